@@ -1,1 +1,5 @@
-//! See ARCHITECTURE.md.
+//! The compiler of rsx: primitive IR, passes, fusion, buffers and kernel IR.
+//!
+//! Knows nothing of devices, libtorch or Python (see ARCHITECTURE.md).
+pub mod ir;
+pub mod program;
