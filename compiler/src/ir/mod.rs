@@ -16,6 +16,6 @@ pub use builder::Builder;
 pub use dtype::DType;
 pub use graph::{Graph, Inst, InstId, Param, ParamKind, Value};
 pub use infer::infer;
-pub use literal::Literal;
+pub use literal::{Literal, decode_f64, encode_f64, encode_i64};
 pub use op::{Class, OpKind};
 pub use types::{Dims, TensorType, TypeError, row_major_strides};
