@@ -1,1 +1,22 @@
-//! See ARCHITECTURE.md.
+//! Recording: storages and their versions, traces, signatures, and the lowering of recorded ATen ops to the IR.
+//!
+//! Knows nothing of C++ or Python: ops arrive as flat words (see [`words`]) and single ops run through an
+//! [`engine::EagerEngine`] that somebody else provides.
+pub mod aten;
+pub mod engine;
+pub mod lower;
+pub mod op;
+pub mod philox;
+pub mod record;
+pub mod scalar_type;
+pub mod storage;
+pub mod trace;
+pub mod view;
+pub mod words;
+
+pub use engine::{EagerCall, EagerEngine, EagerOutputs, EngineError, EngineErrorKind};
+pub use op::{OpId, OpInfo, OpTable, RetInfo};
+pub use record::{OutKind, OutMeta, Recorded, Recorder, SegmentSink, Sig, SigFlags};
+pub use scalar_type::ScalarType;
+pub use storage::{Storage, StorageState};
+pub use trace::{FrameId, Node, StorageUse, Trace};

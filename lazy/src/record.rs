@@ -1,0 +1,343 @@
+//! The recorder: memo of signatures, the open trace, and the cut.
+use crate::words::{self, Arg, DecodeError};
+use crate::{FrameId, Node, OpInfo, ScalarType, Storage, StorageUse, Trace};
+use ahash::{AHashMap, AHashSet};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+/// Highest rank a recorded output may have; ops beyond run at once.
+pub const MAX_RANK: usize = 8;
+
+/// Predicted metadata of one fresh output. Strides in elements.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutMeta {
+    pub sizes: [i64; MAX_RANK],
+    pub strides: [i64; MAX_RANK],
+    /// Bytes of the storage made for it.
+    pub nbytes: u64,
+    pub rank: u8,
+    pub dtype: ScalarType8,
+    pub kind: OutKind,
+    pub pad: [u8; 5],
+}
+
+/// `c10::ScalarType` code as one byte (C layout).
+pub type ScalarType8 = u8;
+
+/// What an entry of a signature's outputs stands for.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutKind {
+    /// A fresh tensor with its own storage.
+    Fresh = 0,
+    /// An undefined tensor.
+    Undef = 1,
+    /// A list follows; `nbytes` is its length.
+    List = 2,
+    /// An integer known from shapes; `nbytes` holds it.
+    Int = 3,
+}
+
+impl OutMeta {
+    pub fn sizes(&self) -> &[i64] {
+        &self.sizes[..self.rank as usize]
+    }
+    pub fn strides(&self) -> &[i64] {
+        &self.strides[..self.rank as usize]
+    }
+    pub fn scalar_type(&self) -> ScalarType {
+        ScalarType(self.dtype)
+    }
+}
+
+/// Facts about a signature that the shim branches on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct SigFlags {
+    /// Its outputs cannot be predicted: run it at once and take what comes.
+    pub immediate: bool,
+}
+
+/// An interned signature: op, operand metadata and static arguments, with the predicted outputs.
+#[derive(Debug)]
+pub struct Sig {
+    pub op: Arc<OpInfo>,
+    /// Stable across processes.
+    pub hash: u128,
+    pub words: Box<[u64]>,
+    pub outs: Box<[OutMeta]>,
+    pub flags: SigFlags,
+    args: OnceLock<Result<Vec<Arg>, DecodeError>>,
+}
+
+impl Sig {
+    /// The decoded arguments.
+    pub fn args(&self) -> Result<&[Arg], DecodeError> {
+        self.args.get_or_init(|| words::decode(&self.words)).as_deref().map_err(Clone::clone)
+    }
+
+    /// Outputs that get a storage of their own, in order.
+    pub fn fresh(&self) -> impl Iterator<Item = &OutMeta> {
+        self.outs.iter().filter(|o| o.kind == OutKind::Fresh)
+    }
+}
+
+/// Takes closed traces. Called in the order in which traces were closed.
+pub trait SegmentSink: Send + Sync {
+    /// Runs `trace`; `live[i]` says whether storage i can still be read from outside. Must not call the recorder.
+    fn submit(&self, trace: Trace, live: Vec<bool>, cause: &'static str, frame: FrameId);
+}
+
+/// What recording gave.
+#[derive(Debug)]
+pub enum Recorded {
+    /// Appended; the storages are those of the fresh outputs.
+    Done { sig: Arc<Sig>, outputs: smallvec::SmallVec<[Arc<Storage>; 4]>, frame_wanted: bool },
+    /// The signature is known and has to run at once.
+    Immediate(Arc<Sig>),
+    /// Unknown signature: infer its outputs and insert it.
+    Unknown,
+}
+
+/// When a trace is cut by itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub nodes: usize,
+    /// Bytes of outputs recorded since the last cut.
+    pub bytes: u64,
+}
+
+impl Default for Limits {
+    /// 20 000 nodes keep memory and lowering time bounded; 8 GiB of outputs keep peak memory bounded.
+    fn default() -> Self {
+        Limits { nodes: 20_000, bytes: 8 << 30 }
+    }
+}
+
+/// Counters of the recorder.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RecordStats {
+    pub records: u64,
+    pub signatures: u64,
+}
+
+struct Inner {
+    trace: Trace,
+    /// Number of the open trace; storages remember their index in it.
+    epoch: u32,
+    sigs: AHashMap<u64, Vec<Arc<Sig>>>,
+    /// Hashes of trace prefixes seen before: a node on a new prefix wants its user frame noted.
+    prefixes: AHashSet<u128>,
+    /// Cut before the next record, for this reason.
+    cut_pending: Option<&'static str>,
+    stats: RecordStats,
+}
+
+/// One recorder per device, behind one lock: autograd's worker threads record too.
+pub struct Recorder {
+    inner: Mutex<Inner>,
+    /// Held from taking a trace to handing it on, so that traces are submitted in order.
+    cut: Mutex<()>,
+    sink: Arc<dyn SegmentSink>,
+    limits: Limits,
+}
+
+fn mix(hash: u128, value: u128) -> u128 {
+    let mut bytes = [0u8; 32];
+    bytes[..16].copy_from_slice(&hash.to_le_bytes());
+    bytes[16..].copy_from_slice(&value.to_le_bytes());
+    xxh3_128(&bytes)
+}
+
+fn word_bytes(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|w| w.to_le_bytes()).collect()
+}
+
+/// In-memory memo key of a record; not stable across processes.
+fn memo_hash(words: &[u64]) -> u64 {
+    // Folded multiply, as in ahash's fallback: two words a step, no call overhead.
+    let fold = |a: u64, b: u64| {
+        let r = u128::from(a) * u128::from(b);
+        (r as u64) ^ (r >> 64) as u64
+    };
+    let mut h = 0x9E37_79B9_7F4A_7C15 ^ words.len() as u64;
+    let mut chunks = words.chunks_exact(2);
+    for c in &mut chunks {
+        h = fold(c[0] ^ 0xa076_1d64_78bd_642f ^ h, c[1] ^ 0xe703_7ed1_a0b4_28db);
+    }
+    if let [w] = chunks.remainder() {
+        h = fold(w ^ 0xa076_1d64_78bd_642f ^ h, 0xe703_7ed1_a0b4_28db);
+    }
+    h
+}
+
+impl Recorder {
+    pub fn new(sink: Arc<dyn SegmentSink>, limits: Limits) -> Recorder {
+        Recorder {
+            inner: Mutex::new(Inner {
+                trace: Trace::default(),
+                epoch: 1,
+                sigs: AHashMap::default(),
+                prefixes: AHashSet::default(),
+                cut_pending: None,
+                stats: RecordStats::default(),
+            }),
+            cut: Mutex::new(()),
+            sink,
+            limits,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Records one op: looks its signature up and appends a node, under one lock.
+    ///
+    /// `written[i]` says whether the op writes storage i of the record.
+    pub fn record(&self, words: &[u64], storages: &[&Arc<Storage>], written: &[bool], data: &[u64]) -> Recorded {
+        let hash = memo_hash(words);
+        let mut inner = self.lock();
+        while let Some(cause) = inner.cut_pending.take() {
+            drop(inner);
+            self.cut(cause, FrameId::default());
+            inner = self.lock();
+        }
+        let found = inner.sigs.get(&hash).and_then(|l| l.iter().find(|s| *s.words == *words)).cloned();
+        let Some(sig) = found else { return Recorded::Unknown };
+        if sig.flags.immediate {
+            return Recorded::Immediate(sig);
+        }
+        let inner = &mut *inner;
+        let (trace, epoch) = (&mut inner.trace, inner.epoch);
+        let start = trace.refs.len() as u32;
+        let mut structure = sig.hash;
+        for (storage, &w) in storages.iter().zip(written) {
+            let index = index_of(trace, epoch, storage, false);
+            trace.storages[index as usize].written |= w;
+            structure = structure.rotate_left(17)
+                ^ (u128::from(index) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
+            trace.refs.push(index);
+        }
+        let mid = trace.refs.len() as u32;
+        let mut outputs = smallvec::SmallVec::new();
+        for o in sig.fresh() {
+            let storage = Storage::new(o.nbytes as usize);
+            let index = index_of(trace, epoch, &storage, true);
+            trace.refs.push(index);
+            trace.bytes += o.nbytes;
+            outputs.push(storage);
+        }
+        let data_start = trace.data.len() as u32;
+        trace.data.extend_from_slice(data);
+        trace.hash = mix(trace.hash, structure);
+        trace.nodes.push(Node {
+            sig: sig.clone(),
+            inputs: start..mid,
+            outputs: mid..trace.refs.len() as u32,
+            data: data_start..trace.data.len() as u32,
+            frame: FrameId::default(),
+        });
+        inner.stats.records += 1;
+        if trace.nodes.len() >= self.limits.nodes {
+            inner.cut_pending = Some("node limit");
+        } else if trace.bytes >= self.limits.bytes {
+            inner.cut_pending = Some("byte limit");
+        }
+        let frame_wanted = inner.prefixes.insert(trace.hash);
+        Recorded::Done { sig, outputs, frame_wanted }
+    }
+
+    /// Interns a signature after a miss.
+    pub fn insert(&self, op: Arc<OpInfo>, words: &[u64], outs: &[OutMeta], flags: SigFlags) -> Arc<Sig> {
+        let hash = memo_hash(words);
+        let mut inner = self.lock();
+        let list = inner.sigs.entry(hash).or_default();
+        if let Some(sig) = list.iter().find(|s| *s.words == *words) {
+            return sig.clone();
+        }
+        let sig = Arc::new(Sig {
+            op,
+            hash: xxh3_128(&word_bytes(words)),
+            words: words.into(),
+            outs: outs.into(),
+            flags,
+            args: OnceLock::new(),
+        });
+        list.push(sig.clone());
+        inner.stats.signatures += 1;
+        sig
+    }
+
+    /// Notes the user's frame of the op recorded last.
+    pub fn note_frame(&self, frame: FrameId) {
+        if let Some(node) = self.lock().trace.nodes.last_mut() {
+            node.frame = frame;
+        }
+    }
+
+    /// Cuts before the next record. Until then storages may still be dropped and so never be computed (gradients that
+    /// `zero_grad` frees between two steps).
+    pub fn cut_before_next(&self, cause: &'static str) {
+        let mut inner = self.lock();
+        if !inner.trace.is_empty() {
+            inner.cut_pending = Some(cause);
+        }
+    }
+
+    /// Closes the open trace and hands it on. Does nothing if it is empty.
+    pub fn cut(&self, cause: &'static str, frame: FrameId) {
+        let _in_order = self.cut.lock().unwrap_or_else(|e| e.into_inner());
+        let (trace, live) = {
+            let mut inner = self.lock();
+            inner.cut_pending = None;
+            if inner.trace.is_empty() {
+                return;
+            }
+            inner.epoch = inner.epoch.wrapping_add(1).max(1);
+            let trace = std::mem::take(&mut inner.trace);
+            let live = trace.storages.iter().map(|u| u.storage.is_live_outside()).collect();
+            (trace, live)
+        };
+        self.sink.submit(trace, live, cause, frame);
+    }
+
+    /// Is the newest version of `storage` written by the open trace?
+    pub fn is_recorded(&self, storage: &Storage) -> bool {
+        let inner = self.lock();
+        storage.index_in(inner.epoch).is_some_and(|i| {
+            let u = &inner.trace.storages[i as usize];
+            u.created || u.written
+        })
+    }
+
+    /// Does the open trace use `storage` at all?
+    pub fn is_used(&self, storage: &Storage) -> bool {
+        let inner = self.lock();
+        storage.index_in(inner.epoch).is_some()
+    }
+
+    /// Number of nodes in the open trace.
+    pub fn pending_nodes(&self) -> usize {
+        self.lock().trace.nodes.len()
+    }
+
+    pub fn stats(&self) -> RecordStats {
+        self.lock().stats
+    }
+}
+
+/// Short digest of a trace's structure for reports.
+pub fn digest(hash: u128) -> u64 {
+    xxh3_64(&hash.to_le_bytes())
+}
+
+fn index_of(trace: &mut Trace, epoch: u32, storage: &Arc<Storage>, created: bool) -> u32 {
+    if let Some(i) = storage.index_in(epoch) {
+        return i;
+    }
+    let i = trace.storages.len() as u32;
+    storage.set_index_in(epoch, i);
+    trace.storages.push(StorageUse { storage: storage.clone(), created, written: created });
+    i
+}

@@ -1,0 +1,147 @@
+//! Storages: one allocation as PyTorch sees it, whose memory may not exist yet.
+use rsx_devices::Buffer;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+/// First token address. No allocator hands out addresses there (above the user half used by Linux mappings' usual
+/// places, below the canonical hole).
+const TOKEN_BASE: u64 = 0x5000_0000_0000;
+/// Distance of token addresses: pointer arithmetic on a token (an offset view's `data_ptr`) stays within its slot for
+/// small tensors, and alignment checks pass.
+const TOKEN_STEP: u64 = 64;
+const TOKEN_SLOTS: usize = 1 << 22;
+
+/// Weak table from token slot to storage, so that a storage is found by its fake address in O(1).
+fn slots() -> &'static [AtomicPtr<Storage>] {
+    static SLOTS: OnceLock<Vec<AtomicPtr<Storage>>> = OnceLock::new();
+    SLOTS.get_or_init(|| (0..TOKEN_SLOTS).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect())
+}
+
+static NEXT_SLOT: AtomicUsize = AtomicUsize::new(1);
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Memory and progress of a storage.
+#[derive(Debug, Default)]
+pub struct StorageState {
+    /// The memory of the newest materialised version.
+    pub buffer: Option<Buffer>,
+    /// Why the value can never be had: the program that was to write it failed.
+    pub poison: Option<Arc<str>>,
+}
+
+/// One allocation as PyTorch sees it. In-place writes make new versions; only the newest can be read from outside.
+#[derive(Debug)]
+pub struct Storage {
+    token: u64,
+    nbytes: AtomicUsize,
+    /// Handles held outside (PyTorch's `DataPtr`s). A storage with none left can be dropped or donated by a segment.
+    external: AtomicU32,
+    /// Sequence number of the last submitted segment that writes it; 0 if none.
+    pending: AtomicU64,
+    /// Trace epoch (high half) and index in that trace (low half): see [`Storage::index_in`].
+    epoch_index: AtomicU64,
+    /// The address was handed out: the memory must stay where it is.
+    exposed: AtomicBool,
+    state: Mutex<StorageState>,
+}
+
+impl Storage {
+    /// A storage of `nbytes` bytes without memory, with one external handle.
+    pub fn new(nbytes: usize) -> Arc<Storage> {
+        let slot = NEXT_SLOT.fetch_add(1, Relaxed) % TOKEN_SLOTS;
+        LIVE.fetch_add(1, Relaxed);
+        let storage = Arc::new(Storage {
+            token: TOKEN_BASE + TOKEN_STEP * slot as u64,
+            nbytes: AtomicUsize::new(nbytes),
+            external: AtomicU32::new(1),
+            pending: AtomicU64::new(0),
+            epoch_index: AtomicU64::new(u64::MAX),
+            exposed: AtomicBool::new(false),
+            state: Mutex::new(StorageState::default()),
+        });
+        slots()[slot].store(Arc::as_ptr(&storage).cast_mut(), Release);
+        storage
+    }
+
+    /// Unique non-null address that stands for the memory until there is some.
+    pub fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// The storage whose token `address` is, as a pointer that is only valid while somebody else keeps it alive.
+    pub fn by_token(address: u64) -> Option<*const Storage> {
+        let slot = address.checked_sub(TOKEN_BASE)? / TOKEN_STEP;
+        let p = slots().get(slot as usize)?.load(Acquire);
+        (!p.is_null()).then_some(p.cast_const())
+    }
+
+    /// Number of storages alive.
+    pub fn live_count() -> usize {
+        LIVE.load(Relaxed)
+    }
+
+    pub fn nbytes(&self) -> usize {
+        self.nbytes.load(Relaxed)
+    }
+
+    /// Sets the size. The caller has seen to the contents.
+    pub fn set_nbytes(&self, nbytes: usize) {
+        self.nbytes.store(nbytes, Relaxed);
+    }
+
+    /// Notes that one more (`retain`) or one less (`release`) handle is held outside.
+    pub fn retain_external(&self) {
+        self.external.fetch_add(1, Relaxed);
+    }
+
+    /// See [`Storage::retain_external`].
+    pub fn release_external(&self) {
+        self.external.fetch_sub(1, Release);
+    }
+
+    /// Can somebody outside still read it?
+    pub fn is_live_outside(&self) -> bool {
+        self.external.load(Acquire) > 0
+    }
+
+    pub fn pending(&self) -> u64 {
+        self.pending.load(Acquire)
+    }
+
+    pub fn set_pending(&self, sequence: u64) {
+        self.pending.store(sequence, Release);
+    }
+
+    pub fn is_exposed(&self) -> bool {
+        self.exposed.load(Acquire)
+    }
+
+    pub fn set_exposed(&self) {
+        self.exposed.store(true, Release);
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, StorageState> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Index given to this storage in the trace of epoch `epoch`, if it was seen there. Valid under the recorder's lock.
+    pub fn index_in(&self, epoch: u32) -> Option<u32> {
+        let e = self.epoch_index.load(Relaxed);
+        (e >> 32 == u64::from(epoch)).then_some(e as u32)
+    }
+
+    /// See [`Storage::index_in`].
+    pub fn set_index_in(&self, epoch: u32, index: u32) {
+        self.epoch_index.store(u64::from(epoch) << 32 | u64::from(index), Relaxed);
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        LIVE.fetch_sub(1, Relaxed);
+        let slot = ((self.token - TOKEN_BASE) / TOKEN_STEP) as usize;
+        // The slot may have been reused by a newer storage: only clear our own entry.
+        let me = std::ptr::from_mut(self);
+        let _ = slots()[slot].compare_exchange(me, std::ptr::null_mut(), Release, Relaxed);
+    }
+}

@@ -1,0 +1,66 @@
+//! Traces: the ops recorded since the last cut.
+use crate::{Sig, Storage};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A user's source line, as the frame table of the front end numbers it; 0 is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct FrameId(pub u32);
+
+/// One recorded op.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub sig: Arc<Sig>,
+    /// Into [`Trace::refs`]: the op's storages, in the record's order.
+    pub inputs: Range<u32>,
+    /// Into [`Trace::refs`]: the storages of its fresh outputs, in order.
+    pub outputs: Range<u32>,
+    /// Into [`Trace::data`].
+    pub data: Range<u32>,
+    pub frame: FrameId,
+}
+
+/// How a trace uses one of its storages.
+#[derive(Clone, Debug)]
+pub struct StorageUse {
+    pub storage: Arc<Storage>,
+    /// Made by this trace (its old contents are undefined), or existing before.
+    pub created: bool,
+    /// Written by some node of this trace.
+    pub written: bool,
+}
+
+/// The ops recorded since the last cut, with the storages they touch numbered by first use.
+#[derive(Debug, Default)]
+pub struct Trace {
+    pub nodes: Vec<Node>,
+    pub storages: Vec<StorageUse>,
+    /// Indices into `storages`.
+    pub refs: Vec<u32>,
+    pub data: Vec<u64>,
+    /// Running structural hash of nodes and storage numbering.
+    pub hash: u128,
+    /// Bytes of all outputs: the automatic cut looks at it.
+    pub bytes: u64,
+}
+
+impl Trace {
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// Storage indices of a node's record, in order.
+    pub fn inputs(&self, node: &Node) -> &[u32] {
+        &self.refs[node.inputs.start as usize..node.inputs.end as usize]
+    }
+
+    /// Storage indices of a node's fresh outputs, in order.
+    pub fn outputs(&self, node: &Node) -> &[u32] {
+        &self.refs[node.outputs.start as usize..node.outputs.end as usize]
+    }
+
+    /// Data words of a node.
+    pub fn data(&self, node: &Node) -> &[u64] {
+        &self.data[node.data.start as usize..node.data.end as usize]
+    }
+}
