@@ -3,3 +3,4 @@
 //! Knows nothing of devices, libtorch or Python (see ARCHITECTURE.md).
 pub mod ir;
 pub mod program;
+pub mod text;
