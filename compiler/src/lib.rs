@@ -4,3 +4,4 @@
 pub mod ir;
 pub mod program;
 pub mod text;
+pub mod verify;
