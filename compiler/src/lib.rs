@@ -1,6 +1,7 @@
 //! The compiler of rsx: primitive IR, passes, fusion, buffers and kernel IR.
 //!
 //! Knows nothing of devices, libtorch or Python (see ARCHITECTURE.md).
+pub mod interp;
 pub mod ir;
 pub mod program;
 pub mod text;
