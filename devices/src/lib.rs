@@ -1,1 +1,4 @@
 //! See ARCHITECTURE.md.
+
+pub mod cpu;
+pub mod memory;
