@@ -15,12 +15,15 @@
 //pub mod copy;
 pub mod elem;
 //pub mod gather;
-//pub mod gemm;
+pub mod gemm;
 pub mod isa;
 //pub mod reduce_window;
 //pub mod scan;
 //pub mod scatter;
 //pub mod sort;
+pub(crate) mod simd;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod view;
 
 pub use elem::Elem;
