@@ -1,0 +1,134 @@
+//! Matrix products: C[m, n] = A[m, k] · B[k, n], batched, over strided operands.
+//!
+//! f32, f64, bf16 and f16 inputs (mixed kinds are converted while packing); sums in f32, or f64 for
+//! f64. An optional epilogue sees every finished block of C while it is in the cache.
+//! The result does not depend on the number of threads: k is never split between them.
+
+mod driver;
+pub(crate) mod kernel;
+pub(crate) mod pack;
+mod small;
+#[cfg(test)]
+mod tests;
+
+use super::elem::Elem;
+use super::view::{LibError, Ptr};
+use kernel::Pair;
+use pack::Strided;
+
+pub(crate) use driver::{Finish, Job, run, scratch};
+
+/// An input matrix: element (i, j) at `ptr + size·(i·row + j·col)`. Strides count elements; any
+/// sign, zero included, so a transpose or a broadcast costs nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Operand {
+    pub ptr: *const u8,
+    pub elem: Elem,
+    pub row: isize,
+    pub col: isize,
+}
+
+/// Where C goes: row-major with row stride `ld` elements, of type f32, f64, bf16 or f16.
+#[derive(Clone, Copy, Debug)]
+pub struct Output {
+    pub ptr: *mut u8,
+    pub elem: Elem,
+    pub ld: isize,
+}
+
+/// One batch dimension and the element strides of A, B and C along it (0 shares an operand).
+#[derive(Clone, Copy, Debug)]
+pub struct BatchDim {
+    pub size: usize,
+    pub a: isize,
+    pub b: isize,
+    pub c: isize,
+}
+
+/// A finished block of C in the sum's type (f32, or f64 for f64 products), handed to the epilogue.
+///
+/// Row r, column c of the block is C[row0 + r, col0 + c] of batch `batch` (row-major index over the
+/// batch dimensions) and lies at `ptr + size·(r·ld + c)`. The epilogue may change it in place.
+#[derive(Clone, Copy, Debug)]
+pub struct Tile {
+    pub ptr: *mut u8,
+    pub ld: isize,
+    pub batch: usize,
+    pub row0: usize,
+    pub col0: usize,
+    pub rows: usize,
+    pub cols: usize,
+}
+
+/// Called once for each block; blocks cover C exactly, in any order, from several threads.
+pub type Epilogue<'a> = &'a (dyn Fn(&Tile) + Sync);
+
+/// A (batched) matrix product.
+pub struct Gemm<'a> {
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    /// Outermost first; empty for a single product.
+    pub batch: &'a [BatchDim],
+    pub a: Operand,
+    pub b: Operand,
+    /// None: blocks go to the epilogue only and are not stored.
+    pub c: Option<Output>,
+    /// Add to what C holds instead of overwriting it.
+    pub accumulate: bool,
+    /// Runs after the sums (and the old C) are complete, before conversion to C's type.
+    pub epilogue: Option<Epilogue<'a>>,
+}
+
+/// Runs the product.
+///
+/// Errors: [`LibError::Shape`] for element types it has no product for, or a sum type that does
+/// not match (f64 inputs need an f64 C and the reverse); [`LibError::Memory`].
+///
+/// # Safety
+/// A and B cover m×k and k×n elements for every batch index and C m×n; C overlaps neither A, B nor
+/// itself (rows do not overlap, `c` batch strides keep batches apart).
+pub unsafe fn gemm(g: &Gemm) -> Result<(), LibError> {
+    let float = |e: Elem| e.is_float();
+    let wide = g.a.elem == Elem::F64 || g.b.elem == Elem::F64;
+    if !float(g.a.elem) || !float(g.b.elem) || g.c.is_some_and(|c| !float(c.elem) || (c.elem == Elem::F64) != wide) {
+        return Err(LibError::shape("gemm", format!("no product {:?} · {:?} → {:?}", g.a.elem, g.b.elem, g.c.map(|c| c.elem))));
+    }
+    if g.c.is_none() && g.accumulate {
+        return Err(LibError::shape("gemm", "accumulate needs a C"));
+    }
+    let batches: usize = g.batch.iter().map(|d| d.size).product();
+    if g.m == 0 || g.n == 0 || batches == 0 {
+        return Ok(());
+    }
+    let finish = Finish { out: g.c, batch: g.batch, accumulate: g.accumulate, epilogue: g.epilogue };
+    // SAFETY: the caller's contract, passed on.
+    unsafe {
+        if !wide && small::try_small(g, batches, &finish)? {
+            return Ok(());
+        }
+        let a = Strided { ptr: Ptr(g.a.ptr.cast_mut()), elem: g.a.elem, lane: g.a.row, k: g.a.col, batch: g.batch, which: 0 };
+        let b = Strided { ptr: Ptr(g.b.ptr.cast_mut()), elem: g.b.elem, lane: g.b.col, k: g.b.row, batch: g.batch, which: 1 };
+        if wide {
+            return run(&Job::<f64, f64> { kernel: kernel::f64_kernel(), m: g.m, n: g.n, k: g.k, batches, a: &a, b: &b, finish });
+        }
+        match kernel::bf16_kernel() {
+            Some(kernel) if g.a.elem == Elem::BF16 && g.b.elem == Elem::BF16 => {
+                run(&Job::<Pair, f32> { kernel, m: g.m, n: g.n, k: g.k, batches, a: &a, b: &b, finish })
+            }
+            _ => run(&Job::<f32, f32> { kernel: kernel::f32_kernel(), m: g.m, n: g.n, k: g.k, batches, a: &a, b: &b, finish }),
+        }
+    }
+}
+
+/// Element offsets of operand `which` (0 = A, 1 = B, 2 = C) for flat batch index `b`.
+pub(crate) fn batch_offset(dims: &[BatchDim], b: usize, which: usize) -> isize {
+    let mut rest = b;
+    let mut off = 0;
+    for d in dims.iter().rev() {
+        let i = (rest % d.size) as isize;
+        rest /= d.size;
+        off += i * [d.a, d.b, d.c][which];
+    }
+    off
+}

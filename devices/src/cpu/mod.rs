@@ -1,0 +1,4 @@
+//! The CPU device.
+
+pub mod lib;
+pub mod pool;
