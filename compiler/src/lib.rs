@@ -4,5 +4,6 @@
 pub mod interp;
 pub mod ir;
 pub mod program;
+pub mod samples;
 pub mod text;
 pub mod verify;
