@@ -138,11 +138,16 @@ impl Heads {
                     return f64::NEG_INFINITY;
                 }
                 let k = row(&self.k, n * self.s + j);
-                let dot: f64 = q.iter().zip(&k).map(|(a, b)| a * b).sum();
+                let dot = total(q.iter().zip(&k).map(|(a, b)| a * b));
                 dot * self.scale + self.bias.as_ref().map_or(0.0, |bias| bias[(n * self.t + i) * self.s + j])
             })
             .collect()
     }
+}
+
+/// Sum from +0, which std's sum of no terms is not.
+fn total(terms: impl Iterator<Item = f64>) -> f64 {
+    terms.fold(0.0, |acc, term| acc + term)
 }
 
 /// ln of the sum of e^x: -inf if nothing (or only -inf) is summed.
@@ -151,7 +156,7 @@ fn log_sum_exp(x: &[f64]) -> f64 {
     if max.is_infinite() || max.is_nan() {
         return max;
     }
-    max + libm::log(x.iter().map(|v| libm::exp(v - max)).sum())
+    max + libm::log(total(x.iter().map(|v| libm::exp(v - max))))
 }
 
 /// Softmax weights given the log of their sum; a row that sees no key has weights 0.
@@ -170,7 +175,7 @@ pub(super) fn attention(types: &[TensorType], x: &[&Tensor], causal: bool) -> Ve
             let lse = log_sum_exp(&scores);
             let p = weights(&scores, lse);
             for c in 0..h.f {
-                out.push((0..h.s).map(|j| p[j] * h.v[(n * h.s + j) * h.f + c]).sum());
+                out.push(total((0..h.s).map(|j| p[j] * h.v[(n * h.s + j) * h.f + c])));
             }
             lses.push(lse);
         }
@@ -188,7 +193,7 @@ pub(super) fn attention_backward(types: &[TensorType], x: &[&Tensor], causal: bo
         for i in 0..h.t {
             let row = n * h.t + i;
             let p = weights(&h.scores(n, i), lses[row]);
-            let delta: f64 = (0..h.f).map(|c| dout[row * h.f + c] * out[row * h.f + c]).sum();
+            let delta = total((0..h.f).map(|c| dout[row * h.f + c] * out[row * h.f + c]));
             for j in 0..h.s {
                 let key = n * h.s + j;
                 let mut dp = 0.0;

@@ -38,6 +38,8 @@ impl Num {
     /// of `i64` saturate, then integers wrap to their width. Anything to `i1` is `x != 0`.
     pub fn encode(self, dtype: DType) -> Box<[u8]> {
         match (self, dtype) {
+            // Which NaN an operation gives differs from machine to machine; here it is always the positive quiet one.
+            (Num::F(v), _) if v.is_nan() => canonical_nan(dtype),
             (Num::F(v), DType::F16 | DType::BF16) => encode_16(dtype, v as f32),
             (Num::I(v), DType::F16 | DType::BF16) => encode_16(dtype, v as f32),
             (Num::F(v), _) => encode_f64(dtype, v),
@@ -80,6 +82,16 @@ impl Num {
 
     pub fn is_nan(self) -> bool {
         matches!(self, Num::F(v) if v.is_nan())
+    }
+}
+
+fn canonical_nan(dtype: DType) -> Box<[u8]> {
+    match dtype {
+        DType::F16 => 0x7e00u16.to_le_bytes().into(),
+        DType::BF16 => 0x7fc0u16.to_le_bytes().into(),
+        DType::F32 => 0x7fc0_0000u32.to_le_bytes().into(),
+        DType::F64 => 0x7ff8_0000_0000_0000u64.to_le_bytes().into(),
+        integer => encode_f64(integer, f64::NAN),
     }
 }
 
