@@ -12,7 +12,7 @@
 //pub mod argreduce;
 //pub mod attention;
 //pub mod conv;
-//pub mod copy;
+pub mod copy;
 pub mod elem;
 //pub mod gather;
 pub mod gemm;
