@@ -9,18 +9,18 @@
 //! element type, and that outputs overlap neither each other nor (unless stated) the inputs.
 //! Shape mistakes come back as [`LibError`]; nothing here panics on them.
 
-//pub mod argreduce;
+pub mod argreduce;
 //pub mod attention;
 //pub mod conv;
-//pub mod copy;
+pub mod copy;
 pub mod elem;
-//pub mod gather;
+pub mod gather;
 pub mod gemm;
 pub mod isa;
-//pub mod reduce_window;
-//pub mod scan;
-//pub mod scatter;
-//pub mod sort;
+pub mod reduce_window;
+pub mod scan;
+pub mod scatter;
+pub mod sort;
 pub(crate) mod simd;
 #[cfg(test)]
 pub(crate) mod testing;

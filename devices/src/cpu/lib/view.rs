@@ -148,3 +148,11 @@ impl<const N: usize> Walk<N> {
         }
     }
 }
+
+/// `v` without its entry `d`.
+pub(crate) fn without<T: Copy>(v: &[T], d: usize) -> smallvec::SmallVec<[T; 8]>
+where
+    [T; 8]: smallvec::Array<Item = T>,
+{
+    v.iter().enumerate().filter(|&(i, _)| i != d).map(|(_, &x)| x).collect()
+}

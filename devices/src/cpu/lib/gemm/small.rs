@@ -218,42 +218,45 @@ mod x86 {
         acc: bool,
     }
 
+    /// One tile of a panel: rows from `i`, columns from `j`. A function, not a closure: only
+    /// functions marked `inline(always)` surely land under the caller's target feature.
+    #[inline(always)]
+    unsafe fn tile<D: Dot, const MR: usize, const NR: usize>(q: &Panel, i: usize, j: usize) {
+        let a = q.a.wrapping_offset(i as isize * q.a_r);
+        let b = q.b.wrapping_offset(j as isize * q.b_c);
+        let o = q.out.wrapping_offset(i as isize * q.o_r + j as isize * q.o_c);
+        // SAFETY: the tile lies within the panel.
+        unsafe { dot_tile::<D, MR, NR>(q.k, a, q.a_r, b, q.b_c, o, q.o_r, q.o_c, q.acc) }
+    }
+
     #[inline(always)]
     unsafe fn dot_panel<D: Dot>(q: &Panel) {
-        let tile = |mr: usize, i: usize, nr: usize, j: usize| {
-            let a = q.a.wrapping_offset(i as isize * q.a_r);
-            let b = q.b.wrapping_offset(j as isize * q.b_c);
-            let o = q.out.wrapping_offset(i as isize * q.o_r + j as isize * q.o_c);
-            // SAFETY: the tile lies within the panel.
-            unsafe {
-                match (mr, nr) {
-                    (4, 3) => dot_tile::<D, 4, 3>(q.k, a, q.a_r, b, q.b_c, o, q.o_r, q.o_c, q.acc),
-                    (4, _) => dot_tile::<D, 4, 1>(q.k, a, q.a_r, b, q.b_c, o, q.o_r, q.o_c, q.acc),
-                    (2, 3) => dot_tile::<D, 2, 3>(q.k, a, q.a_r, b, q.b_c, o, q.o_r, q.o_c, q.acc),
-                    (2, _) => dot_tile::<D, 2, 1>(q.k, a, q.a_r, b, q.b_c, o, q.o_r, q.o_c, q.acc),
-                    (_, 6) => dot_tile::<D, 1, 6>(q.k, a, q.a_r, b, q.b_c, o, q.o_r, q.o_c, q.acc),
-                    (_, _) => dot_tile::<D, 1, 1>(q.k, a, q.a_r, b, q.b_c, o, q.o_r, q.o_c, q.acc),
-                }
-            }
-        };
         let mut j = 0;
-        while j < q.n {
-            // One row leaves registers for six columns, which also keeps six streams in flight.
-            let wide = if q.m == 1 { 6 } else { 3 };
-            let nr = if q.n - j >= wide { wide } else { 1 };
-            let mut i = 0;
-            while i < q.m {
-                let mr = if q.m - i >= 4 { 4 } else if q.m - i >= 2 { 2 } else { 1 };
-                if mr == 1 && nr == 3 {
-                    for jj in j..j + 3 {
-                        tile(1, i, 1, jj);
-                    }
-                } else {
-                    tile(mr, i, nr, j);
+        // SAFETY: tiles stay within the panel.
+        unsafe {
+            if q.m == 1 {
+                // One row leaves registers for six columns, which also keeps six streams in flight.
+                while j + 6 <= q.n {
+                    tile::<D, 1, 6>(q, 0, j);
+                    j += 6;
                 }
-                i += mr;
             }
-            j += nr;
+            while j < q.n {
+                let three = q.n - j >= 3;
+                let mut i = 0;
+                while i < q.m {
+                    match (q.m - i, three) {
+                        (4.., true) => tile::<D, 4, 3>(q, i, j),
+                        (4.., false) => tile::<D, 4, 1>(q, i, j),
+                        (2..4, true) => tile::<D, 2, 3>(q, i, j),
+                        (2..4, false) => tile::<D, 2, 1>(q, i, j),
+                        (_, true) => tile::<D, 1, 3>(q, i, j),
+                        (_, false) => tile::<D, 1, 1>(q, i, j),
+                    }
+                    i += if q.m - i >= 4 { 4 } else if q.m - i >= 2 { 2 } else { 1 };
+                }
+                j += if three { 3 } else { 1 };
+            }
         }
     }
 

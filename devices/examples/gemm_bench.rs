@@ -1,0 +1,121 @@
+//! Matrix product benchmark: GFLOP/s and the share of the multiply-add peak measured in this run.
+//!
+//! `cargo run --release -p rsx-devices --example gemm_bench [threads]`
+
+use rsx_devices::cpu::lib::Elem;
+use rsx_devices::cpu::lib::gemm::{BatchDim, Gemm, Operand, Output, gemm};
+use rsx_devices::cpu::lib::isa;
+use rsx_devices::cpu::pool;
+use rsx_devices::memory::MemoryPool;
+use std::time::Instant;
+
+/// Multiply-adds on registers only, GFLOP/s of one thread.
+fn peak() -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+        #[target_feature(enable = "avx2,fma")]
+        fn avx2(n: usize) -> f32 {
+            use std::arch::x86_64::*;
+            let x = _mm256_set1_ps(std::hint::black_box(0.999));
+            let mut s = [x; 12];
+            for _ in 0..n {
+                for v in &mut s {
+                    *v = _mm256_fmadd_ps(*v, x, x);
+                }
+            }
+            let t = s.iter().fold(_mm256_setzero_ps(), |a, &b| _mm256_add_ps(a, b));
+            _mm256_cvtss_f32(t)
+        }
+        #[target_feature(enable = "avx512f")]
+        fn avx512(n: usize) -> f32 {
+            use std::arch::x86_64::*;
+            let x = _mm512_set1_ps(std::hint::black_box(0.999));
+            let mut s = [x; 12];
+            for _ in 0..n {
+                for v in &mut s {
+                    *v = _mm512_fmadd_ps(*v, x, x);
+                }
+            }
+            let t = s.iter().fold(_mm512_setzero_ps(), |a, &b| _mm512_add_ps(a, b));
+            _mm512_cvtss_f32(t)
+        }
+        let wide = isa::current() >= isa::Isa::Avx512;
+        let n = 2_000_000;
+        let secs = best(5, || {
+            // SAFETY: the instruction set was checked.
+            std::hint::black_box(unsafe { if wide { avx512(n) } else { avx2(n) } });
+        });
+        return (n * 12 * 2 * if wide { 16 } else { 8 }) as f64 / secs / 1e9;
+    }
+    f64::NAN
+}
+
+/// Least seconds of `n` runs.
+fn best(n: usize, mut f: impl FnMut()) -> f64 {
+    (0..n)
+        .map(|_| {
+            let t = Instant::now();
+            f();
+            t.elapsed().as_secs_f64()
+        })
+        .fold(f64::INFINITY, f64::min)
+}
+
+/// Benchmarks one product; `bt`: B is stored [n, k].
+fn product(peak: f64, name: &str, elem: Elem, batch: usize, m: usize, n: usize, k: usize, bt: bool) {
+    let size = elem.size();
+    let pool = MemoryPool::cpu();
+    let out = if elem == Elem::F64 { Elem::F64 } else { Elem::F32 };
+    let (a, b, c) = (pool.alloc_zeroed(batch * m * k * size).unwrap(), pool.alloc_zeroed(batch * n * k * size).unwrap(), pool.alloc_zeroed(batch * m * n * out.size()).unwrap());
+    for (block, len) in [(&a, m * k), (&b, n * k)] {
+        for i in 0..batch * len {
+            // SAFETY: within the block.
+            unsafe { elem.store_f64(block.as_ptr().add(i * size), (i % 13) as f64 / 8.0 - 0.75) };
+        }
+    }
+    let dims = [BatchDim { size: batch, a: (m * k) as isize, b: (n * k) as isize, c: (m * n) as isize }];
+    let (row, col) = if bt { (1, k as isize) } else { (n as isize, 1) };
+    let g = Gemm {
+        m,
+        n,
+        k,
+        batch: &dims,
+        a: Operand { ptr: a.as_ptr(), elem, row: k as isize, col: 1 },
+        b: Operand { ptr: b.as_ptr(), elem, row, col },
+        c: Some(Output { ptr: c.as_ptr(), elem: out, ld: n as isize }),
+        accumulate: false,
+        epilogue: None,
+    };
+    let flops = 2.0 * (batch * m * n * k) as f64;
+    let inner = (5e6 / flops).ceil() as usize;
+    let runs = (3e10 / (flops * inner as f64)).clamp(5.0, 2000.0) as usize;
+    let secs = best(runs, || {
+        for _ in 0..inner {
+            // SAFETY: the blocks cover the operands.
+            unsafe { gemm(&g).unwrap() };
+        }
+    }) / inner as f64;
+    println!("{name:28} {:10.2} us {:8.1} GFLOP/s {:5.1} % of peak", secs * 1e6, flops / secs / 1e9, flops / secs / 1e9 / peak * 100.0);
+}
+
+fn main() {
+    let threads = std::env::args().nth(1).and_then(|s| s.parse().ok()).unwrap_or(1);
+    pool::set_num_threads(threads);
+    let peak = peak() * threads as f64;
+    println!("{:?}, {threads} thread(s), f32 multiply-add peak {peak:.1} GFLOP/s", isa::current());
+    for elem in [Elem::F32, Elem::BF16, Elem::F64] {
+        for s in [128, 512, 1024, 2048] {
+            product(peak, &format!("{elem:?} {s}^3"), elem, 1, s, s, s, false);
+        }
+        product(peak, &format!("{elem:?} 1024^3, B transposed"), elem, 1, 1024, 1024, 1024, true);
+        product(peak, &format!("{elem:?} 16x64x64"), elem, 1, 16, 64, 64, false);
+        product(peak, &format!("{elem:?} 16x64x64 Bt"), elem, 1, 16, 64, 64, true);
+        product(peak, &format!("{elem:?} 96 x 128x128x64 Bt"), elem, 96, 128, 128, 64, true);
+        product(peak, &format!("{elem:?} 96 x 128x64x128"), elem, 96, 128, 64, 128, false);
+        for m in [1, 8, 32, 64] {
+            product(peak, &format!("{elem:?} x·Wt m={m} 4096x4096"), elem, 1, m, 4096, 4096, true);
+            product(peak, &format!("{elem:?} x·W m={m} 4096x4096"), elem, 1, m, 4096, 4096, false);
+        }
+        product(peak, &format!("{elem:?} A·x 4096x4096"), elem, 1, 4096, 1, 4096, false);
+    }
+}

@@ -1,0 +1,274 @@
+//! Strided copies with conversion, and fills.
+
+use super::elem::{Elem, Scalar, cast};
+use super::view::{LibError, Ptr, View};
+use crate::cpu::pool;
+use crate::dispatch_elem;
+use smallvec::SmallVec;
+
+/// A dimension of the simplified problem: size, source stride, destination stride (elements).
+type Dim = (usize, isize, isize);
+type Dims = SmallVec<[Dim; 8]>;
+
+/// Copies `src` to `dst`, converting element types (see [`cast`]); any strides on both sides.
+///
+/// Errors if the shapes differ. Size-1 and stride-0 dimensions of `src` broadcast only if the caller
+/// has expanded the view.
+///
+/// # Safety
+/// Both views cover live memory; `dst` has no two elements at one address and does not overlap `src`.
+pub unsafe fn copy(dst: &View, src: &View) -> Result<(), LibError> {
+    dst.check("copy")?;
+    src.check("copy")?;
+    if dst.dims != src.dims {
+        return Err(LibError::shape("copy", format!("{:?} into {:?}", src.dims, dst.dims)));
+    }
+    if dst.count() == 0 {
+        return Ok(());
+    }
+    let dims = simplify(dst.dims, src.strides, dst.strides);
+    // SAFETY: the caller's contract.
+    unsafe {
+        if src.elem == dst.elem || src.elem == Elem::Bool && dst.elem == Elem::U8 {
+            // Same bits: only the width matters. (A bool may hold any non-zero byte, so bool to u8
+            // still has to convert.)
+            match (src.elem, dst.elem) {
+                (Elem::Bool, Elem::U8) => {}
+                _ => {
+                    match dst.elem.size() {
+                        1 => run::<u8, u8>(&dims, src.ptr, dst.ptr),
+                        2 => run::<u16, u16>(&dims, src.ptr, dst.ptr),
+                        4 => run::<u32, u32>(&dims, src.ptr, dst.ptr),
+                        _ => run::<u64, u64>(&dims, src.ptr, dst.ptr),
+                    }
+                    return Ok(());
+                }
+            }
+        }
+        dispatch_elem!(src.elem, S => dispatch_elem!(dst.elem, D => run::<S, D>(&dims, src.ptr, dst.ptr)));
+    }
+    Ok(())
+}
+
+/// Sets every element to `value`, converted to the element type: integers from `Value::Int`
+/// exactly, anything else through f64.
+///
+/// # Safety
+/// As [`copy`] for `dst`.
+pub unsafe fn fill(dst: &View, value: Value) -> Result<(), LibError> {
+    dst.check("fill")?;
+    let zero = vec![0isize; dst.rank()];
+    let mut one = [0u8; 8];
+    // SAFETY: the scalar fits in 8 bytes; the view of it has stride 0 everywhere.
+    unsafe {
+        match value {
+            Value::Int(v) => dst.elem.store_i64(one.as_mut_ptr(), v),
+            Value::Float(v) => dst.elem.store_f64(one.as_mut_ptr(), v),
+        }
+        copy(dst, &View::new(one.as_mut_ptr(), dst.elem, dst.dims, &zero))
+    }
+}
+
+/// A fill value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value {
+    Int(i64),
+    Float(f64),
+}
+
+/// Orders dimensions by destination stride (outermost first), drops size 1, merges neighbours that
+/// are one dimension in both arrays.
+fn simplify(dims: &[usize], src: &[isize], dst: &[isize]) -> Dims {
+    let mut v: Dims = (0..dims.len()).filter(|&d| dims[d] != 1).map(|d| (dims[d], src[d], dst[d])).collect();
+    v.sort_by_key(|d| std::cmp::Reverse((d.2.unsigned_abs(), d.1.unsigned_abs())));
+    let mut out = Dims::new();
+    for d in v {
+        match out.last_mut() {
+            Some(o) if o.1 == d.1 * d.0 as isize && o.2 == d.2 * d.0 as isize => *o = (o.0 * d.0, d.1, d.2),
+            _ => out.push(d),
+        }
+    }
+    if out.is_empty() {
+        out.push((1, 1, 1));
+    }
+    out
+}
+
+/// Copies over the simplified dimensions: rows, or tiles when the source runs across the rows.
+unsafe fn run<S: Scalar, D: Scalar>(dims: &Dims, src: *mut u8, dst: *mut u8) {
+    let (src, dst) = (Ptr(src), Ptr(dst));
+    let total: usize = dims.iter().map(|d| d.0).product();
+    let cost = (total as u64 * (S::ELEM.size() + D::ELEM.size()) as u64) / 10;
+    let (inner, outer) = (dims[dims.len() - 1], &dims[..dims.len() - 1]);
+    // The dimension along which the source is contiguous, if that is not the innermost.
+    let cross = if inner.1 != 1 { outer.iter().rposition(|d| d.1 == 1) } else { None };
+    if let Some(x) = cross {
+        let col = outer[x];
+        let rest: Dims = outer.iter().enumerate().filter(|&(i, _)| i != x).map(|(_, &d)| d).collect();
+        let (ti, tx) = (inner.0.div_ceil(BLOCK), col.0.div_ceil(BLOCK));
+        let planes: usize = rest.iter().map(|d| d.0).product();
+        return pool::parallel_range(planes * ti * tx, 1, cost * 2, &|b, e| {
+            for t in b..e {
+                let (so, d_o) = offsets(&rest, t / (ti * tx));
+                let (i0, x0) = (t % ti * BLOCK, t / ti % tx * BLOCK);
+                let (h, w) = (BLOCK.min(inner.0 - i0), BLOCK.min(col.0 - x0));
+                let s = src.at::<S>(so + i0 as isize * inner.1 + x0 as isize);
+                let d = dst.at::<D>(d_o + i0 as isize * inner.2 + x0 as isize * col.2);
+                // SAFETY: the block lies within both views.
+                unsafe { transpose_block(s, inner.1, d, inner.2, col.2, h, w) };
+            }
+        });
+    }
+    let rows = total / inner.0;
+    // Long single rows are cut so that they spread over threads.
+    let (cut, pieces) = if rows < 64 { (inner.0.div_ceil(64).max(4096), inner.0.div_ceil(inner.0.div_ceil(64).max(4096))) } else { (inner.0, 1) };
+    pool::parallel_range(rows * pieces, 1, cost, &|b, e| {
+        for t in b..e {
+            let (so, d_o) = offsets(outer, t / pieces);
+            let i0 = t % pieces * cut;
+            let n = cut.min(inner.0 - i0);
+            // SAFETY: the piece lies within both views.
+            unsafe { row(src.at::<S>(so + i0 as isize * inner.1), inner.1, dst.at::<D>(d_o + i0 as isize * inner.2), inner.2, n) };
+        }
+    });
+}
+
+/// Side of the blocks that transposing copies work in: 64 source lines of up to 512 bytes.
+const BLOCK: usize = 64;
+
+fn offsets(dims: &[Dim], flat: usize) -> (isize, isize) {
+    let (mut rest, mut s, mut d) = (flat, 0, 0);
+    for &(n, a, b) in dims.iter().rev() {
+        let i = (rest % n) as isize;
+        rest /= n;
+        s += i * a;
+        d += i * b;
+    }
+    (s, d)
+}
+
+unsafe fn row<S: Scalar, D: Scalar>(s: *const S, ss: isize, d: *mut D, ds: isize, n: usize) {
+    // SAFETY: the caller's `n` elements on both sides.
+    unsafe {
+        if ds == 1 && ss == 1 {
+            if S::ELEM == D::ELEM && S::ELEM != Elem::Bool {
+                return std::ptr::copy_nonoverlapping(s, d.cast::<S>(), n);
+            }
+            if D::ELEM == Elem::F32 {
+                return super::simd::load_f32(S::ELEM, s.cast(), d.cast(), n);
+            }
+            if S::ELEM == Elem::F32 {
+                return super::simd::store_f32(D::ELEM, s.cast(), d.cast(), n);
+            }
+            for i in 0..n {
+                *d.add(i) = cast::<S, D>(*s.add(i));
+            }
+        } else if ds == 1 && ss == 0 {
+            let v = cast::<S, D>(*s);
+            for i in 0..n {
+                *d.add(i) = v;
+            }
+        } else {
+            for i in 0..n as isize {
+                *d.wrapping_offset(i * ds) = cast::<S, D>(*s.wrapping_offset(i * ss));
+            }
+        }
+    }
+}
+
+/// `d[i, x] = s[i, x]` for i < h, x < w, where `s` is contiguous along x. In sub-tiles whose lines
+/// stay in the L1 cache on both sides.
+unsafe fn transpose_block<S: Scalar, D: Scalar>(s: *const S, si: isize, d: *mut D, di: isize, dx: isize, h: usize, w: usize) {
+    const T: usize = 16;
+    for i0 in (0..h).step_by(T) {
+        for x0 in (0..w).step_by(T) {
+            let (hh, ww) = (T.min(h - i0), T.min(w - x0));
+            // SAFETY: within the block.
+            unsafe {
+                if hh == T && ww == T && di == 1 {
+                    let mut t = [[D::zero(); T]; T];
+                    for i in 0..T {
+                        let line = s.wrapping_offset((i0 + i) as isize * si + x0 as isize);
+                        for x in 0..T {
+                            t[x][i] = cast::<S, D>(*line.add(x));
+                        }
+                    }
+                    for (x, line) in t.iter().enumerate() {
+                        d.wrapping_offset((x0 + x) as isize * dx + i0 as isize).cast::<[D; T]>().write_unaligned(*line);
+                    }
+                    continue;
+                }
+                for x in x0..x0 + ww {
+                    for i in i0..i0 + hh {
+                        *d.wrapping_offset(i as isize * di + x as isize * dx) = cast::<S, D>(*s.wrapping_offset(i as isize * si + x as isize));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::lib::testing::{Lcg, read_all, write_all};
+    use crate::cpu::lib::view::{Walk, dense_strides};
+
+    fn naive(dims: &[usize], ss: &[isize], s: &[f64], ds: &[isize], d: &mut [f64]) {
+        let mut w = Walk::new(dims, [ss, ds], 0);
+        for _ in 0..dims.iter().product::<usize>() {
+            d[w.off[1] as usize] = s[w.off[0] as usize];
+            w.step();
+        }
+    }
+
+    #[test]
+    fn permutations_and_types() {
+        let mut rng = Lcg(5);
+        for dims in [vec![3, 70, 5], vec![67, 33, 2], vec![1, 1, 1], vec![16, 4, 64], vec![130, 65, 1], vec![0, 3, 2]] {
+            for perm in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1]] {
+                for (se, de) in [(Elem::F32, Elem::F32), (Elem::F32, Elem::BF16), (Elem::BF16, Elem::F32), (Elem::I64, Elem::F16), (Elem::F32, Elem::Bool), (Elem::Bool, Elem::U8), (Elem::U8, Elem::I64), (Elem::F64, Elem::I8)] {
+                    let n: usize = dims.iter().product();
+                    let vals: Vec<f64> = (0..n).map(|_| (rng.below(5) as f64) - if se == Elem::Bool || se == Elem::U8 { 0.0 } else { 2.0 }).collect();
+                    let src = write_all(se, &vals);
+                    let vals = read_all(se, &src);
+                    // Source is dense in permuted order.
+                    let pd: Vec<usize> = perm.iter().map(|&p| dims[p]).collect();
+                    let pst = dense_strides(&pd);
+                    let mut ss = vec![0isize; 3];
+                    for (i, &p) in perm.iter().enumerate() {
+                        ss[p] = pst[i];
+                    }
+                    let ds = dense_strides(&dims);
+                    let mut want = vec![0f64; n];
+                    naive(&dims, &ss, &vals, &ds, &mut want);
+                    let mut dst = write_all(de, &vec![0.0; n]);
+                    // SAFETY: the buffers cover the views.
+                    unsafe { copy(&View::new(dst.as_mut_ptr(), de, &dims, &ds), &View::new(src.as_ptr().cast_mut(), se, &dims, &ss)).unwrap() };
+                    let want = read_all(de, &write_all(de, &want));
+                    assert_eq!(read_all(de, &dst), want, "{dims:?} {perm:?} {se:?} {de:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn broadcast_negative_strides_and_fill() {
+        let src: Vec<f32> = (0..6).map(|x| x as f32).collect();
+        let mut dst = vec![0f32; 12];
+        let dims = [2usize, 6];
+        // SAFETY: the buffers cover the views; the source runs backwards from its last element.
+        unsafe {
+            let s = View::new(src.as_ptr().add(5).cast_mut().cast(), Elem::F32, &dims, &[0, -1]);
+            copy(&View::new(dst.as_mut_ptr().cast(), Elem::F32, &dims, &[6, 1]), &s).unwrap();
+            assert_eq!(dst[..6], [5.0, 4.0, 3.0, 2.0, 1.0, 0.0]);
+            assert_eq!(dst[6..], dst[..6]);
+            fill(&View::new(dst.as_mut_ptr().cast(), Elem::F32, &[3], &[4]), Value::Float(9.5)).unwrap();
+            assert_eq!((dst[0], dst[4], dst[8], dst[1]), (9.5, 9.5, 9.5, 4.0));
+            let mut q = [0i64; 3];
+            fill(&View::new(q.as_mut_ptr().cast(), Elem::I64, &[3], &[1]), Value::Int(i64::MAX)).unwrap();
+            assert_eq!(q, [i64::MAX; 3]);
+            assert!(copy(&View::new(q.as_mut_ptr().cast(), Elem::I64, &[2], &[1]), &s).is_err());
+        }
+    }
+}

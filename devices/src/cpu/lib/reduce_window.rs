@@ -1,0 +1,244 @@
+//! Sums and extrema over sliding windows (pooling).
+
+use super::elem::{Elem, Scalar};
+use super::view::{LibError, Ptr, View, Walk};
+use crate::cpu::pool;
+use crate::dispatch_elem;
+use smallvec::SmallVec;
+
+/// The window along one dimension. `WindowDim::ONE` leaves a dimension alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowDim {
+    /// Elements in the window.
+    pub size: usize,
+    pub stride: usize,
+    /// Positions added before and after (negative: cut off); they hold the reduction's identity.
+    pub pad_lo: isize,
+    pub pad_hi: isize,
+    /// Distance between the window's elements.
+    pub dilation: usize,
+}
+
+impl WindowDim {
+    pub const ONE: WindowDim = WindowDim { size: 1, stride: 1, pad_lo: 0, pad_hi: 0, dilation: 1 };
+
+    /// Windows that fit over `n` elements.
+    pub fn outputs(&self, n: usize) -> usize {
+        let padded = n as isize + self.pad_lo + self.pad_hi;
+        let span = (self.size.max(1) - 1) as isize * self.dilation as isize + 1;
+        if self.size == 0 || self.stride == 0 || padded < span { 0 } else { (padded - span) as usize / self.stride + 1 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowKind {
+    /// 16-bit floats sum in f32.
+    Sum,
+    /// NaN wins.
+    Max,
+    Min,
+}
+
+/// Reduces each window of `src` to one element of `dst`.
+///
+/// `window`: one entry for each dimension; `dst.dims[d]` = `window[d].outputs(src.dims[d])` or less
+/// (PyTorch's `ceil_mode` is expressed by a larger `pad_hi`). `indices` (i64, shape of `dst`), for
+/// `Max` and `Min`: the row-major position of the chosen element within `src`'s dimensions from
+/// `spatial_from` on, as PyTorch's max_pool: first of equals, last NaN. A window wholly in the
+/// padding gives the identity and, as index, its first in-range corner clamped to the input.
+/// Errors on mismatching ranks, shapes or types.
+///
+/// # Safety
+/// Views cover live memory; outputs overlap nothing.
+pub unsafe fn reduce_window(kind: WindowKind, dst: &View, indices: Option<(&View, usize)>, src: &View, window: &[WindowDim]) -> Result<(), LibError> {
+    dst.check("reduce_window")?;
+    src.check("reduce_window")?;
+    let rank = src.rank();
+    let ok = window.len() == rank
+        && dst.rank() == rank
+        && dst.elem == src.elem
+        && (0..rank).all(|d| dst.dims[d] <= window[d].outputs(src.dims[d]))
+        && indices.is_none_or(|(i, from)| kind != WindowKind::Sum && i.elem == Elem::I64 && i.dims == dst.dims && i.strides.len() == rank && from <= rank);
+    if !ok {
+        return Err(LibError::shape("reduce_window", format!("{kind:?} over {:?} with {window:?} into {:?}", src.dims, dst.dims)));
+    }
+    if dst.count() == 0 {
+        return Ok(());
+    }
+    dispatch_elem!(src.elem, T => {
+        // SAFETY: the caller's contract.
+        unsafe { run::<T>(kind, dst, indices, src, window) }
+    });
+    Ok(())
+}
+
+unsafe fn run<T: Scalar>(kind: WindowKind, dst: &View, indices: Option<(&View, usize)>, src: &View, window: &[WindowDim]) {
+    let rank = src.rank();
+    // Loop only over dimensions with a window; the others follow the output.
+    let over: SmallVec<[usize; 4]> = (0..rank).filter(|&d| window[d].size != 1).collect();
+    let mut flat: SmallVec<[isize; 8]> = smallvec::smallvec![0; rank];
+    if let Some((_, from)) = indices {
+        let mut s = 1;
+        for d in (from..rank).rev() {
+            flat[d] = s;
+            s *= src.dims[d] as isize;
+        }
+    }
+    let per: usize = window.iter().map(|w| w.size).product();
+    let total = dst.count();
+    let ist = indices.map_or(dst.strides, |(i, _)| i.strides);
+    let (sp, dp, ip) = (Ptr(src.ptr), Ptr(dst.ptr), indices.map(|(i, _)| Ptr(i.ptr)));
+    pool::parallel_range(total, 64, (total * (per * 2 + 8)) as u64, &|begin, end| {
+        let mut w = Walk::new(dst.dims, [dst.strides, ist], begin);
+        let mut lo: SmallVec<[usize; 4]> = smallvec::smallvec![0; over.len()];
+        let mut hi = lo.clone();
+        for _ in begin..end {
+            // First element of the window, and the part of the window inside the input.
+            let (mut base, mut pos, mut empty) = (0isize, 0isize, false);
+            for d in 0..rank {
+                let wd = &window[d];
+                let start = (w.at(d) * wd.stride) as isize - wd.pad_lo;
+                base += start * src.strides[d];
+                pos += start * flat[d];
+                if wd.size == 1 {
+                    empty |= start < 0 || start >= src.dims[d] as isize;
+                }
+            }
+            for (i, &d) in over.iter().enumerate() {
+                let (dil, n) = (window[d].dilation.max(1) as isize, src.dims[d] as isize);
+                let start = (w.at(d) * window[d].stride) as isize - window[d].pad_lo;
+                lo[i] = if start < 0 { ((-start + dil - 1) / dil) as usize } else { 0 };
+                hi[i] = if start >= n { 0 } else { window[d].size.min(((n - 1 - start) / dil + 1).max(0) as usize) };
+                empty |= lo[i] >= hi[i];
+            }
+            let mut acc = match kind {
+                WindowKind::Sum => T::Acc::zero(),
+                WindowKind::Max => T::lowest().to_acc(),
+                WindowKind::Min => T::highest().to_acc(),
+            };
+            let mut at = pos.max(0);
+            if !empty {
+                let mut first = true;
+                let mut visit = |off: isize, p: isize| {
+                    // SAFETY: `lo..hi` keeps the position inside the input.
+                    let x = unsafe { *sp.at::<T>(base + off) }.to_acc();
+                    match kind {
+                        WindowKind::Sum => acc = acc.add(x),
+                        _ => {
+                            let better = if kind == WindowKind::Max { acc.lt(x) } else { x.lt(acc) };
+                            if first || better || x.is_nan() {
+                                // A NaN already held stays unless another NaN comes.
+                                acc = x;
+                                at = pos + p;
+                            }
+                        }
+                    }
+                    first = false;
+                };
+                let step = |i: usize| {
+                    let d = over[i];
+                    let dil = window[d].dilation.max(1) as isize;
+                    (dil * src.strides[d], dil * flat[d])
+                };
+                match over.len() {
+                    0 => visit(0, 0),
+                    1 => {
+                        let (s, f) = step(0);
+                        (lo[0] as isize..hi[0] as isize).for_each(|x| visit(x * s, x * f));
+                    }
+                    2 => {
+                        let ((s0, f0), (s1, f1)) = (step(0), step(1));
+                        for y in lo[0] as isize..hi[0] as isize {
+                            for x in lo[1] as isize..hi[1] as isize {
+                                visit(y * s0 + x * s1, y * f0 + x * f1);
+                            }
+                        }
+                    }
+                    n => {
+                        let mut k = lo.clone();
+                        'odometer: loop {
+                            let (mut o, mut p) = (0, 0);
+                            for i in 0..n {
+                                let (s, f) = step(i);
+                                o += k[i] as isize * s;
+                                p += k[i] as isize * f;
+                            }
+                            visit(o, p);
+                            for i in (0..n).rev() {
+                                k[i] += 1;
+                                if k[i] < hi[i] {
+                                    continue 'odometer;
+                                }
+                                k[i] = lo[i];
+                            }
+                            break;
+                        }
+                    }
+                }
+            }
+            // SAFETY: the output position is inside both views.
+            unsafe {
+                *dp.at::<T>(w.off[0]) = T::from_acc(acc);
+                if let Some(ip) = ip {
+                    *ip.at::<i64>(w.off[1]) = at as i64;
+                }
+            }
+            w.step();
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::lib::testing::Lcg;
+    use crate::cpu::lib::view::dense_strides;
+
+    /// Every attribute against a loop over padded coordinates.
+    #[test]
+    fn against_a_plain_loop() {
+        let mut rng = Lcg(2);
+        for _ in 0..60 {
+            let dims = [2, 1 + rng.below(9), 1 + rng.below(9), 1 + rng.below(5)];
+            let mut window = [WindowDim::ONE; 4];
+            for w in &mut window[1..] {
+                *w = WindowDim { size: 1 + rng.below(3), stride: 1 + rng.below(3), pad_lo: rng.below(3) as isize - 1, pad_hi: rng.below(3) as isize - 1, dilation: 1 + rng.below(2) };
+            }
+            let out: Vec<usize> = (0..4).map(|d| window[d].outputs(dims[d])).collect();
+            let v: Vec<f32> = (0..dims.iter().product()).map(|_| if rng.below(30) == 0 { f32::NAN } else { rng.small() as f32 }).collect();
+            let n: usize = out.iter().product();
+            let (ss, ds) = (dense_strides(&dims), dense_strides(&out));
+            for kind in [WindowKind::Sum, WindowKind::Max, WindowKind::Min] {
+                let (mut got, mut idx) = (vec![0f32; n], vec![0i64; n]);
+                let iv = View::new(idx.as_mut_ptr().cast(), Elem::I64, &out, &ds);
+                // SAFETY: buffers cover the views.
+                unsafe { reduce_window(kind, &View::new(got.as_mut_ptr().cast(), Elem::F32, &out, &ds), (kind != WindowKind::Sum).then_some((&iv, 2)), &View::new(v.as_ptr().cast_mut().cast(), Elem::F32, &dims, &ss), &window).unwrap() };
+                let mut w = Walk::new(&out, [&ds], 0);
+                for o in 0..n {
+                    let mut acc = match kind { WindowKind::Sum => 0.0, WindowKind::Max => f32::NEG_INFINITY, WindowKind::Min => f32::INFINITY };
+                    let mut at = None;
+                    let sizes: Vec<usize> = window.iter().map(|w| w.size).collect();
+                    let zero = [0isize; 4];
+                    let mut k = Walk::new(&sizes, [&zero], 0);
+                    for _ in 0..sizes.iter().product::<usize>() {
+                        let p: Vec<isize> = (0..4).map(|d| (w.at(d) * window[d].stride + k.at(d) * window[d].dilation) as isize - window[d].pad_lo).collect();
+                        if (0..4).all(|d| p[d] >= 0 && p[d] < dims[d] as isize) {
+                            let x = v[(0..4).map(|d| p[d] * ss[d]).sum::<isize>() as usize];
+                            let better = match kind { WindowKind::Sum => { acc += x; false } WindowKind::Max => x > acc, WindowKind::Min => x < acc };
+                            if kind != WindowKind::Sum && (at.is_none() || better || x.is_nan()) {
+                                acc = x;
+                                at = Some(p[2] * dims[3] as isize + p[3]);
+                            }
+                        }
+                        k.step();
+                    }
+                    assert!(got[o] == acc || got[o].is_nan() && acc.is_nan(), "{kind:?}");
+                    if let Some(at) = at {
+                        assert_eq!(idx[o], at as i64);
+                    }
+                    w.step();
+                }
+            }
+        }
+    }
+}
