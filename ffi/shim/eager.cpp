@@ -44,15 +44,10 @@ class Outputs {
     const auto index = fresh_++;
     const c10::IntArrayRef sizes(o.sizes, o.rank), strides(o.strides, o.rank);
     const auto dtype = static_cast<at::ScalarType>(o.dtype);
-    const auto options = at::TensorOptions().dtype(dtype).device(at::kCPU);
-    if (auto* dst = eval_.out_ptrs ? eval_.out_ptrs[index] : nullptr) {
-      fill(at::from_blob(dst, sizes, strides, options), t);
-      return;
-    }
     if (adoptable(t, sizes, strides, dtype)) return give(index, t, o.nbytes);
-    at::Tensor copy(at::detail::empty_strided_cpu(sizes, strides, dtype));
-    fill(copy, t);
-    give(index, copy, o.nbytes);
+    auto* dst = rsx_eager_allocate(eval_.ctx, index, o.nbytes);
+    TORCH_CHECK_WITH(OutOfMemoryError, dst, "rsx out of memory: ", o.nbytes, " bytes for a result");
+    fill(at::from_blob(dst, sizes, strides, at::TensorOptions().dtype(dtype).device(at::kCPU)), t);
   }
   static bool adoptable(const at::Tensor& t, c10::IntArrayRef sizes, c10::IntArrayRef strides, at::ScalarType dtype) {
     // The memory must be the result's alone: not an argument's (from_blob has no allocator), not shared.
@@ -71,8 +66,8 @@ class Outputs {
   }
   void give(uint32_t index, const at::Tensor& t, uint64_t nbytes) {
     auto* owner = new c10::Storage(t.storage());
-    rsx_eager_output(eval_.ctx, index, owner->mutable_data(), nbytes, owner,
-                     [](void* p) { delete static_cast<c10::Storage*>(p); });
+    rsx_eager_adopt(eval_.ctx, index, owner->mutable_data(), nbytes, owner,
+                    [](void* p) { delete static_cast<c10::Storage*>(p); });
   }
 
   const RsxEval& eval_;
@@ -113,19 +108,27 @@ void run_host_kernel(const OpInfo& op, Stack& stack, const Seed& seed) {
 
 }  // namespace rsx
 
-extern "C" char* rsx_cpp_eval(const RsxEval* e) {
-  std::string text;
+extern "C" int32_t rsx_cpp_eval(const RsxEval* e, char** text) {
+  const auto fail = [&](int32_t status, const char* what) {
+    *text = strdup((rsx::op_info(e->op)->name + ": " + what).c_str());
+    return status;
+  };
   try {
     rsx::eval(*e);
-    return nullptr;
+    return RSX_OK;
+  } catch (const c10::OutOfMemoryError& err) {
+    return fail(RSX_ERR_MEMORY, err.what_without_backtrace());
+  } catch (const c10::IndexError& err) {
+    return fail(RSX_ERR_INDEX, err.what_without_backtrace());
+  } catch (const c10::NotImplementedError& err) {
+    return fail(RSX_ERR_UNSUPPORTED, err.what_without_backtrace());
   } catch (const c10::Error& err) {
-    text = err.what_without_backtrace();
+    return fail(RSX_ERR_USER, err.what_without_backtrace());
   } catch (const std::exception& err) {
-    text = err.what();
+    return fail(RSX_ERR_USER, err.what());
   } catch (...) {
-    text = "unknown exception";
+    return fail(RSX_ERR_INTERNAL, "unknown exception");
   }
-  return strdup((rsx::op_info(e->op)->name + ": " + text).c_str());
 }
 
 extern "C" void rsx_cpp_free(char* text) { free(text); }

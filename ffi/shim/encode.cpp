@@ -54,7 +54,7 @@ size_t Encoder::index_of_many(RsxStorage* storage) {
   if (*index == UINT32_MAX) {
     *index = static_cast<uint32_t>(storages.size());
     storages.push_back(storage);
-    sflags.push_back(0);
+    written_storages.push_back(false);
   }
   return *index;
 }

@@ -10,7 +10,7 @@ class Encoder {
   c10::SmallVector<uint64_t, 128> words;
   c10::SmallVector<uint64_t, 8> data;
   c10::SmallVector<RsxStorage*, 16> storages;  // borrowed from the tensors on the stack
-  c10::SmallVector<uint8_t, 16> sflags;
+  c10::SmallVector<bool, 16> written_storages;
   // A tensor that is neither ours nor a scalar: the record cannot be used.
   bool foreign = false;
 
@@ -27,7 +27,7 @@ class Encoder {
   }
 
   RsxRecord record(const OpInfo& op) const {
-    return {words.data(), words.size(), storages.data(), sflags.data(), storages.size(), data.data(), data.size(), op.id};
+    return {words.data(), words.size(), storages.data(), written_storages.data(), storages.size(), data.data(), data.size(), op.id};
   }
 
  private:
@@ -42,7 +42,7 @@ class Encoder {
     for (size_t i = 0; i < storages.size(); ++i)
       if (storages[i] == storage) return i;
     storages.push_back(storage);
-    sflags.push_back(0);
+    written_storages.push_back(false);
     return storages.size() - 1;
   }
 };
@@ -60,7 +60,7 @@ inline void Encoder::tensor(const c10::TensorImpl* t, bool written) {
     auto* storage = storage_of(t);
     const auto index = index_of(handle_of(storage));
     if (written) {
-      sflags[index] |= 1;
+      written_storages[index] = true;
       arm(storage);
     }
     const auto sizes = t->sizes(), strides = t->strides();

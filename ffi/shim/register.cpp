@@ -80,7 +80,7 @@ void register_all() {
   library(torch::Library::IMPL, "_", autocast).fallback(torch::CppFunction::makeFallthrough());
   register_autocast(library(torch::Library::IMPL, "aten", autocast));
   auto& own = library(torch::Library::DEF, "rsx", std::nullopt);
-  own.def("default_generator() -> Generator", [] { return default_generator(); });
+  own.def("default_generator() -> Generator?", [] { return std::optional<at::Generator>(default_generator()); });
 }
 
 }  // namespace
@@ -90,6 +90,8 @@ extern "C" char* rsx_cpp_init(void) {
   try {
     rsx::register_all();
     return nullptr;
+  } catch (const c10::Error& e) {
+    return strdup(e.what_without_backtrace());
   } catch (const std::exception& e) {
     return strdup(e.what());
   }

@@ -64,7 +64,7 @@ typedef struct {
   const uint64_t* words;  // the signature; layout in words.h
   size_t nwords;
   RsxStorage* const* storages;  // distinct, in order of first use
-  const uint8_t* sflags;        // per storage; bit 0: written
+  const bool* written;          // per storage
   size_t nstorages;
   const uint64_t* data;  // operand values that are not part of the signature
   size_t ndata;
@@ -86,6 +86,8 @@ void rsx_sig_insert(const uint64_t* words, size_t nwords, uint32_t op, const Rsx
 // per result, whether it is a list of tensors.
 uint32_t rsx_op_register(const char* name, size_t len, const bool* written, size_t nargs, const int8_t* ret_arg,
                          const bool* ret_list, size_t nrets, uint64_t* hash);
+// Whether compiled programs know the op (a row in rsx_lazy::aten).
+int rsx_op_has_lowering(const char* name, size_t len);
 
 // ---- cuts, waits, counters --------------------------------------------------------------------
 enum RsxCause : uint32_t {
@@ -151,13 +153,10 @@ typedef struct {
   size_t nstorages;
   const uint64_t* data;
   size_t ndata;
-  // Per fresh output: memory the result must go to, or null: the result's own memory is handed
-  // over through rsx_eager_output.
-  void* const* out_ptrs;
-  void* ctx;
+  void* ctx;  // for the callbacks below
 } RsxEval;
-// Runs one op with libtorch's kernels. Null, or an error text to give to rsx_cpp_free.
-char* rsx_cpp_eval(const RsxEval* eval);
+// Runs one op with libtorch's kernels. On failure `text` is an error text to give to rsx_cpp_free.
+int32_t rsx_cpp_eval(const RsxEval* eval, char** text);
 void rsx_cpp_free(char* text);
 // Registers everything with PyTorch; once. Null, or an error text.
 char* rsx_cpp_init(void);
@@ -165,5 +164,8 @@ char* rsx_cpp_init(void);
 double rsx_cpp_bench(const char* what, int64_t n);
 
 // ---- implemented in Rust, called by rsx_cpp_eval ------------------------------------------------
-void rsx_eager_output(void* ctx, uint32_t index, void* ptr, uint64_t nbytes, void* owner, void (*drop)(void*));
+// Memory of `nbytes` for fresh output `index`, to be filled; null when there is none left.
+void* rsx_eager_allocate(void* ctx, uint32_t index, uint64_t nbytes);
+// Hands over memory that already holds the output in the predicted layout.
+void rsx_eager_adopt(void* ctx, uint32_t index, void* ptr, uint64_t nbytes, void* owner, void (*drop)(void*));
 }
