@@ -48,6 +48,15 @@ bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
          self.strides() == other.strides();
 }
 
+// Asked by `param.data = x` and `Module.to`: our tensors are plain, so metadata can move between them and
+// CPU tensors as it can for CUDA's. Parameters thus stay the same objects, and tied ones stay tied.
+bool compatible(const at::Tensor& self, const at::Tensor& from) {
+  const auto plain = [](const at::Tensor& t) {
+    return t.layout() == at::kStrided && !t.is_nested() && (is_rsx(t) || t.device().is_cpu());
+  };
+  return plain(self) && plain(from);
+}
+
 void record_stream(at::Tensor&, at::Stream) {}  // one in-order stream, and buffers are counted
 
 }  // namespace
@@ -59,6 +68,7 @@ void register_storages(Registrar& r) {
   r.impl("set_.source_Tensor", &set_tensor);
   r.impl("set_", &set_empty);
   r.impl("is_set_to", &is_set_to);
+  r.impl("_has_compatible_shallow_copy_type", &compatible);
   r.impl("record_stream", &record_stream);
 }
 
