@@ -1,0 +1,137 @@
+//! Compiles the C++ shim against the installed torch and links it into the extension module.
+//!
+//! Every translation unit includes most of ATen (about 20 s of parsing each), so the headers are
+//! precompiled once and objects are rebuilt only when they are older than what they include.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::SystemTime;
+
+/// Torch versions whose C++ ABI this source is written for. One wheel serves exactly one minor.
+const TORCH: &str = "2.13.";
+
+fn main() {
+    println!("cargo:rerun-if-changed=shim");
+    for var in ["RSX_TORCH", "PYTHON", "PYO3_PYTHON", "CXX", "CXXFLAGS"] {
+        println!("cargo:rerun-if-env-changed={var}");
+    }
+    let torch = torch_dir();
+    let version = torch_version(&torch);
+    assert!(version.starts_with(TORCH), "rsx is written for torch {TORCH}x, found {version} in {}", torch.display());
+    println!("cargo:rustc-env=RSX_TORCH_VERSION={version}");
+
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let objects = compile(&torch, &out);
+    let mut archive = cc::Build::new();
+    archive.cpp(true).objects(&objects).compile("rsx_shim");
+
+    println!("cargo:rustc-link-search=native={}", torch.join("lib").display());
+    for lib in ["torch_cpu", "c10"] {
+        println!("cargo:rustc-link-lib=dylib={lib}");
+    }
+    // Installed next to torch in site-packages: rsx/_C.abi3.so finds torch/lib.
+    println!("cargo:rustc-link-arg-cdylib=-Wl,-rpath,$ORIGIN/../torch/lib");
+}
+
+/// `$RSX_TORCH`, or where `$PYO3_PYTHON`, `$PYTHON` or python3 would import torch from. The module is
+/// located, not imported: importing costs seconds.
+fn torch_dir() -> PathBuf {
+    if let Some(dir) = env::var_os("RSX_TORCH") {
+        return PathBuf::from(dir);
+    }
+    let venv = env::var("VIRTUAL_ENV").map(|v| format!("{v}/bin/python"));
+    let python = ["PYO3_PYTHON", "PYTHON"].iter().find_map(|v| env::var(v).ok());
+    let python = python.or(venv.ok()).unwrap_or_else(|| "python3".into());
+    let code = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])";
+    let found = Command::new(&python).args(["-c", code]).output();
+    let found = found.unwrap_or_else(|e| panic!("cannot run {python}: {e}"));
+    assert!(
+        found.status.success(),
+        "{python} has no torch: install torch==2.13.0 there, or set RSX_TORCH=<site-packages>/torch\n{}",
+        String::from_utf8_lossy(&found.stderr)
+    );
+    PathBuf::from(String::from_utf8_lossy(&found.stdout).trim())
+}
+
+fn torch_version(torch: &Path) -> String {
+    let path = torch.join("version.py");
+    let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let line = text.lines().find(|l| l.starts_with("__version__"));
+    line.and_then(|l| l.split('\'').nth(1)).expect("torch/version.py states the version").to_owned()
+}
+
+/// The compiler with the flags that every unit and the precompiled header must share.
+fn compiler(torch: &Path) -> Command {
+    let include = torch.join("include");
+    let mut cc = cc::Build::new();
+    cc.cpp(true).std("c++20").pic(true).opt_level(2).debug(false).warnings(true);
+    cc.flag("-isystem").flag(&include).flag("-isystem").flag(include.join("torch/csrc/api/include"));
+    cc.flag("-Wno-unused-parameter").flag("-Winvalid-pch").flag("-fvisibility=hidden");
+    cc.define("_GLIBCXX_USE_CXX11_ABI", "1");
+    cc.get_compiler().to_command()
+}
+
+/// Compiles what is out of date, a few units at a time; returns all objects.
+fn compile(torch: &Path, out: &Path) -> Vec<PathBuf> {
+    let shim = Path::new("shim");
+    // GCC finds `pch.h.gch` beside the copy of the header that `-include` names.
+    let pch = out.join("pch.h");
+    copy_if_changed(&shim.join("pch.h"), &pch);
+    let gch = out.join("pch.h.gch");
+    if stale(&gch, &out.join("pch.d"), &pch) {
+        run(compiler(torch).args(["-x", "c++-header", "-MMD", "-MF"]).arg(out.join("pch.d")).arg(&pch).arg("-o").arg(&gch));
+    }
+    let mut units: Vec<PathBuf> = fs::read_dir(shim)
+        .expect("ffi/shim exists")
+        .map(|e| e.expect("readable").path())
+        .filter(|p| p.extension().is_some_and(|e| e == "cpp"))
+        .collect();
+    units.sort();
+    let object = |unit: &Path| out.join(unit.file_name().expect("a file")).with_extension("o");
+    let objects = units.iter().map(|u| object(u)).collect();
+    let todo = Mutex::new(units);
+    let jobs = env::var("NUM_JOBS").ok().and_then(|j| j.parse().ok()).unwrap_or(2);
+    std::thread::scope(|s| {
+        for _ in 0..jobs {
+            s.spawn(|| {
+                while let Some(unit) = { todo.lock().expect("no panic holds it").pop() } {
+                    let (obj, dep) = (object(&unit), object(&unit).with_extension("d"));
+                    if stale(&obj, &dep, &unit) || modified(&gch) > modified(&obj) {
+                        let mut cmd = compiler(torch);
+                        cmd.arg("-include").arg(&pch).args(["-MMD", "-MF"]).arg(&dep);
+                        run(cmd.arg("-c").arg(&unit).arg("-o").arg(&obj));
+                    }
+                }
+            });
+        }
+    });
+    objects
+}
+
+fn copy_if_changed(from: &Path, to: &Path) {
+    let text = fs::read(from).expect("readable");
+    if fs::read(to).ok().as_ref() != Some(&text) {
+        fs::write(to, text).expect("OUT_DIR is writable");
+    }
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).and_then(|m| m.modified()).ok()
+}
+
+/// Whether `object` is older than a file its dependency list names. That list holds the shim's own
+/// headers and torch's alike (`-MMD` leaves out only the system directories' headers).
+fn stale(object: &Path, dep: &Path, source: &Path) -> bool {
+    let Some(built) = modified(object) else { return true };
+    let Ok(list) = fs::read_to_string(dep) else { return true };
+    let newer = |p: &Path| modified(p).is_none_or(|m| m > built);
+    newer(source) || list.split_whitespace().filter(|w| !w.ends_with(':') && *w != "\\").any(|w| newer(Path::new(w)))
+}
+
+fn run(cmd: &mut Command) {
+    let status = cmd.status().unwrap_or_else(|e| panic!("cannot run {cmd:?}: {e}"));
+    assert!(status.success(), "failed: {cmd:?}");
+}

@@ -1,0 +1,111 @@
+// An operator call as a flat record: words (structure), data (values), storages.
+#pragma once
+#include "storage.h"
+#include "words.h"
+
+namespace rsx {
+
+class Encoder {
+ public:
+  c10::SmallVector<uint64_t, 128> words;
+  c10::SmallVector<uint64_t, 8> data;
+  c10::SmallVector<RsxStorage*, 16> storages;  // borrowed from the tensors on the stack
+  c10::SmallVector<bool, 16> written_storages;
+  // A tensor that is neither ours nor a scalar: the record cannot be used.
+  bool foreign = false;
+
+  void op(const OpInfo& op, const IValue* args) {
+    words.push_back(op.hash);
+    const uint64_t writes = C10_UNLIKELY(op.dynamic_writes != nullptr) ? op.dynamic_writes(args) : op.writes;
+    for (uint32_t i = 0; i < op.nargs; ++i) argument(args[i], writes >> i & 1, op.is_data[i]);
+  }
+
+  void seed(const Seed& s) {
+    words.push_back(header(kRng));
+    data.push_back(s.seed);
+    data.push_back(s.offset);
+  }
+
+  RsxRecord record(const OpInfo& op) const {
+    return {words.data(), words.size(), storages.data(), written_storages.data(), storages.size(), data.data(), data.size(), op.id};
+  }
+
+ private:
+  void tensor(const c10::TensorImpl* t, bool written);
+  void argument(const IValue& v, bool written, bool is_data);
+  void list(const IValue& v, bool written);
+  void string(const std::string& s);
+  size_t index_of_many(RsxStorage* storage);  // large lists: a table instead of a scan
+
+  size_t index_of(RsxStorage* storage) {
+    if (C10_UNLIKELY(storages.size() > 16)) return index_of_many(storage);
+    for (size_t i = 0; i < storages.size(); ++i)
+      if (storages[i] == storage) return i;
+    storages.push_back(storage);
+    written_storages.push_back(false);
+    return storages.size() - 1;
+  }
+};
+
+inline void Encoder::tensor(const c10::TensorImpl* t, bool written) {
+  if (C10_UNLIKELY(t == c10::UndefinedTensorImpl::singleton())) {
+    words.push_back(header(kUndef));
+    return;
+  }
+  const auto dtype = static_cast<uint8_t>(c10::typeMetaToScalarType(t->dtype()));
+  const uint64_t flags = t->is_wrapped_number() ? uint64_t{kWrappedNumber} : 0;
+  if (C10_LIKELY(t->device_type() == c10::DeviceType::PrivateUse1 && t->layout() == at::kStrided)) {
+    // Lazy conjugation and negation are resolved above us; the copy kernels see to the rest.
+    TORCH_INTERNAL_ASSERT_DEBUG_ONLY(!t->key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative})));
+    auto* storage = storage_of(t);
+    const auto index = index_of(handle_of(storage));
+    if (written) {
+      written_storages[index] = true;
+      arm(storage);
+    }
+    const auto sizes = t->sizes(), strides = t->strides();
+    words.push_back(header(kTensor, dtype, sizes.size(), flags, index));
+    words.push_back(static_cast<uint64_t>(t->storage_offset()));
+    words.append(sizes.begin(), sizes.end());
+    words.append(strides.begin(), strides.end());
+    return;
+  }
+  if (t->device_type() == c10::DeviceType::CPU && t->dim() == 0 && !written && t->layout() == at::kStrided) {
+    // A host scalar is read now: its value is an operand of this call.
+    words.push_back(header(kCpuScalar, dtype, 0, flags));
+    uint64_t value[2] = {0, 0};
+    std::memcpy(value, t->data(), t->itemsize());
+    data.push_back(value[0]);
+    if (t->itemsize() > 8) data.push_back(value[1]);
+    return;
+  }
+  foreign = true;
+}
+
+inline uint64_t bits_of(double d) {
+  uint64_t u;
+  std::memcpy(&u, &d, sizeof u);
+  return u;
+}
+
+inline void Encoder::argument(const IValue& v, bool written, bool is_data) {
+  if (v.isTensor()) return tensor(v.unsafeToTensorImpl(), written);
+  if (v.isNone()) return words.push_back(header(kNone));
+  if (v.isInt()) {
+    words.push_back(header(is_data ? kDataInt : kInt));
+    (is_data ? static_cast<c10::SmallVectorImpl<uint64_t>&>(data) : words).push_back(static_cast<uint64_t>(v.toInt()));
+    return;
+  }
+  if (v.isDouble()) {
+    words.push_back(header(is_data ? kDataDouble : kDouble));
+    (is_data ? static_cast<c10::SmallVectorImpl<uint64_t>&>(data) : words).push_back(bits_of(v.toDouble()));
+    return;
+  }
+  if (v.isBool()) {
+    if (is_data) data.push_back(v.toBool());
+    return words.push_back(is_data ? header(kDataBool) : header(kBool, v.toBool()));
+  }
+  list(v, written);
+}
+
+}  // namespace rsx

@@ -1,0 +1,245 @@
+// Order (facts.md A): rules without PyTorch, then the structured op's C++ meta function on shadow
+// tensors (about 1.5 us), then the Meta kernel (often Python: 70-1200 us), else run at once.
+#include "infer.h"
+
+#include <ATen/core/op_registration/adaption.h>
+
+#include "shadow.h"
+
+namespace rsx {
+namespace {
+
+thread_local bool t_inferring = false;
+struct InferScope {
+  InferScope() { t_inferring = true; }
+  ~InferScope() { t_inferring = false; }
+};
+
+// Results of one signature.
+class Results {
+ public:
+  void tensor(const at::Tensor& t) {
+    auto& o = outs_.emplace_back();
+    if (!t.defined()) {
+      o.kind = RSX_OUT_UNDEF;
+      return;
+    }
+    // A result that a kernel would return expanded or overlapping gets a dense layout of its own.
+    const auto strides = t.is_non_overlapping_and_dense() ? t.strides().vec() : at::infer_dense_strides(t.sizes(), t.strides());
+    fits_ &= strides.size() <= RSX_MAX_RANK;
+    if (!fits_) return;
+    std::copy(t.sizes().begin(), t.sizes().end(), o.sizes);
+    std::copy(strides.begin(), strides.end(), o.strides);
+    o.rank = static_cast<uint8_t>(t.dim());
+    o.dtype = static_cast<uint8_t>(t.scalar_type());
+    o.nbytes = nbytes_of(t.sizes(), strides, t.scalar_type());
+  }
+  void list(const IValue& v) {
+    const auto items = v.toListRef();
+    other(RSX_OUT_LIST, items.size());
+    for (const auto& e : items) tensor(e.toTensor());
+  }
+  void integer(int64_t value) { other(RSX_OUT_INT, static_cast<uint64_t>(value)); }
+
+  void insert(const OpInfo& op, const Encoder& e, uint32_t flags = 0) const {
+    if (!fits_) flags |= RSX_SIG_IMMEDIATE;  // a rank that records cannot hold
+    rsx_sig_insert(e.words.data(), e.words.size(), op.id, outs_.data(), outs_.size(), flags);
+  }
+
+ private:
+  void other(RsxOutKind kind, uint64_t value) {
+    auto& o = outs_.emplace_back();
+    o.kind = kind;
+    o.nbytes = value;
+  }
+
+  std::vector<RsxOut> outs_;
+  bool fits_ = true;
+};
+
+void insert_immediate(OpInfo& op, const Encoder& e, uint32_t reason) {
+  op.reason = reason;
+  Results().insert(op, e, RSX_SIG_IMMEDIATE);
+}
+
+// Meta kernels skip the memory-overlap checks of TensorIterator; the outcome is memoised with the signature.
+void check_overlaps(const OpInfo& op, const IValue* args) {
+  for (uint32_t i = 0; i < op.nargs; ++i) {
+    if (!op.writes_arg(i) || !args[i].isTensor()) continue;
+    const auto& written = args[i].toTensor();
+    if (!written.defined() || !is_rsx(written)) continue;
+    at::assert_no_internal_overlap(written);
+    for (uint32_t j = 0; j < op.nargs; ++j) {
+      if (j == i || !args[j].isTensor()) continue;
+      const auto& read = args[j].toTensor();
+      if (read.defined() && is_rsx(read)) at::assert_no_partial_overlap(written, read);
+    }
+  }
+}
+
+void collect(const OpInfo& op, const Stack& returned, Results& results) {
+  for (uint32_t r = 0; r < op.nrets; ++r) {
+    if (op.ret_arg[r] >= 0) continue;
+    const auto& v = returned[r];
+    if (op.ret_list[r]) results.list(v);
+    else if (v.isTensor()) results.tensor(v.toTensor());
+    else results.integer(v.isInt() ? v.toInt() : 0);
+  }
+}
+
+bool same_layout(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && a.strides() == b.strides() && a.scalar_type() == b.scalar_type();
+}
+
+// A multi-tensor op over lists whose entries agree in layout: a floating result is like list 0.
+bool foreach_is_plain(const OpInfo& op, const IValue* args) {
+  if (!args[0].isTensorList() || op.name.find("norm") != std::string::npos || op.name.find("max") == 15) return false;
+  const auto first = args[0].toListRef();
+  for (const auto& e : first) {
+    const auto& t = e.toTensor();
+    if (!is_rsx(t) || !at::isFloatingType(t.scalar_type()) || !t.is_non_overlapping_and_dense()) return false;
+  }
+  for (uint32_t i = 1; i < op.nargs; ++i) {
+    if (args[i].isComplexDouble()) return false;
+    if (args[i].isTensor() && (!args[i].toTensor().defined() || args[i].toTensor().dim() > 0 ||
+                               !at::isFloatingType(args[i].toTensor().scalar_type())))
+      return false;
+    if (args[i].isList() && args[i].toListRef().size() != first.size()) return false;
+    if (!args[i].isTensorList()) continue;
+    const auto other = args[i].toListRef();
+    for (size_t k = 0; k < first.size(); ++k)
+      if (!same_layout(first[k].toTensor(), other[k].toTensor())) return false;
+  }
+  return true;
+}
+
+bool by_rule(const OpInfo& op, const IValue* args, const Encoder& e) {
+  Results results;
+  switch (op.rule) {
+    case Rule::kAsk:
+      return false;
+    case Rule::kInPlace:
+      break;
+    case Rule::kCopy:
+      if (args[0].toTensor().sizes() != args[1].toTensor().sizes()) return false;
+      break;
+    case Rule::kForeach:
+      if (op.nrets > 1 || !foreach_is_plain(op, args)) return false;
+      if (op.nrets == 1) results.list(args[0]);
+      break;
+  }
+  check_overlaps(op, args);
+  results.insert(op, e);
+  return true;
+}
+
+// The op's own C++ meta function, through the kernel that any backend without kernels has (IPU's
+// table entry): PyTorch's messages, device names and overlap checks, and no Python.
+bool run_structured(OpInfo& op, const IValue* args, Stack& stack) {
+  Shadows shadows(kKey);
+  for (uint32_t i = 0; i < op.nargs; ++i)
+    stack.push_back(map_tensors(args[i], [&](const at::Tensor& t) { return shadows.of(t); }));
+  try {
+    InferScope scope;
+    at::AutoDispatchBelowADInplaceOrView below;
+    op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::IPU), &stack);
+  } catch (const InferBail&) {
+    op.structured = false;  // not a plain structured kernel (select_backward): Meta from now on
+    return false;
+  }
+  return true;
+}
+
+// Whether a message named the meta device; it then names ours.
+bool rename_device(std::string& text) {
+  bool renamed = false;
+  for (const char* phrase : {"on meta", "device meta", "meta device", "meta:0"}) {
+    for (size_t at; (at = text.find(phrase)) != std::string::npos; renamed = true)
+      text.replace(text.find("meta", at), text.compare(at, 6, "meta:0") == 0 ? 6 : 4, "rsx:0");
+  }
+  return renamed;
+}
+
+bool by_meta(OpInfo& op, Stack& stack, const Encoder& e) {
+  const auto* args = &stack[stack.size() - op.nargs];
+  check_overlaps(op, args);
+  Stack meta;
+  Shadows shadows(c10::DispatchKey::Meta);
+  for (uint32_t i = 0; i < op.nargs; ++i) {
+    if (args[i].isDevice()) meta.emplace_back(c10::Device(at::kMeta));
+    else if (args[i].isGenerator()) meta.emplace_back();
+    else meta.push_back(map_tensors(args[i], [&](const at::Tensor& t) { return shadows.of(t); }));
+  }
+  try {
+    at::AutoDispatchBelowADInplaceOrView below;
+    op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &meta);
+  } catch (const c10::NotImplementedError&) {
+    insert_immediate(op, e, RSX_WHY_NO_META);
+    return false;
+  } catch (const c10::Error& err) {
+    std::string text = err.what_without_backtrace();
+    if (!rename_device(text)) throw;  // keeps IndexError, ValueError, ...
+    TORCH_CHECK(false, text);
+  } catch (const std::exception&) {
+    // A Python meta kernel raised. The CPU kernel decides whether the call is wrong, in its own words.
+    insert_immediate(op, e, RSX_WHY_META_FAILED);
+    return false;
+  }
+  // Written arguments that the kernel has resized: out= tensors.
+  bool resized = false;
+  for (uint32_t i = 0; i < op.nargs; ++i) {
+    if (!op.writes_arg(i) || !args[i].isTensor()) continue;
+    const auto& t = args[i].toTensor();
+    if (!t.defined() || !is_rsx(t)) continue;
+    const auto m = shadows.of(t);
+    if (m.sizes() == t.sizes() && m.strides() == t.strides()) continue;
+    set_geometry(t, m.sizes(), m.strides());
+    resized = true;
+  }
+  if (resized) return true;
+  Results results;
+  collect(op, meta, results);
+  results.insert(op, e);
+  return false;
+}
+
+}  // namespace
+
+bool inferring() { return t_inferring; }
+
+bool infer(OpInfo& op, Stack& stack, const Encoder& record) {
+  const auto* args = &stack[stack.size() - op.nargs];
+  if (by_rule(op, args, record)) return false;
+  if (Stack returned; op.structured && run_structured(op, args, returned)) {
+    Results results;
+    collect(op, returned, results);
+    results.insert(op, record);
+    return false;
+  }
+  if (!op.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
+    insert_immediate(op, record, RSX_WHY_NO_META);
+    return false;
+  }
+  return by_meta(op, stack, record);
+}
+
+void raise_foreign(OpInfo& op, Stack& stack) {
+  const auto* args = &stack[stack.size() - op.nargs];
+  if (Stack ignored; op.structured) run_structured(op, args, ignored);  // TensorIterator names both devices
+  for (uint32_t i = 0; i < op.nargs; ++i) {
+    map_tensors(args[i], [&](const at::Tensor& t) -> at::Tensor {
+      if (!t.defined() || (is_rsx(t) && t.layout() == at::kStrided)) return t;
+      if (t.layout() != at::kStrided)
+        TORCH_CHECK_NOT_IMPLEMENTED(false, "Could not run '", op.name, "' with arguments of layout ", t.layout(),
+                                    " on device rsx: only strided tensors are supported");
+      if (t.dim() > 0 || op.writes_arg(i)) {
+        const auto& argument = op.handle.schema().arguments()[i].name();
+        c10::impl::common_device_check_failure(kDevice, t, op.name.c_str(), argument.c_str());
+      }
+      return t;
+    });
+  }
+  TORCH_CHECK(false, "rsx: ", op.name, " got tensors that it cannot use");
+}
+
+}  // namespace rsx

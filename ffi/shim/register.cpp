@@ -1,0 +1,98 @@
+// Registers the device with PyTorch, once, when the Python module is loaded.
+#include "generator.h"
+#include "ops.h"
+
+namespace rsx {
+
+EagerKernel attention_kernel(const std::string& name);
+EagerKernel cell_kernel(const std::string& name);
+EagerKernel random_kernel(const std::string& name);
+
+EagerKernel eager_kernel(const std::string& name) {
+  if (auto* k = attention_kernel(name)) return k;
+  if (auto* k = cell_kernel(name)) return k;
+  return random_kernel(name);
+}
+
+namespace {
+
+torch::Library& library(torch::Library::Kind kind, const char* ns, std::optional<c10::DispatchKey> key) {
+  return *new torch::Library(kind, ns, key, __FILE__, __LINE__);  // registrations last as long as the process
+}
+
+bool returns_view(const c10::FunctionSchema& schema) {
+  for (const auto& r : schema.returns())
+    if (r.alias_info() && !r.alias_info()->isWrite()) return true;
+  return false;
+}
+
+// Composites that must not run: they end in a stub that throws, or cost many nodes for one.
+bool overridden(const std::string& name) {
+  static const std::unordered_set<std::string> names = {
+      "aten::convolution", "aten::convolution_backward", "aten::native_layer_norm", "aten::native_group_norm",
+      "aten::embedding", "aten::zero_", "aten::fill_.Scalar", "aten::masked_fill_.Scalar", "aten::mul.Scalar",
+      "aten::mul_.Scalar", "aten::_scaled_dot_product_fused_attention_overrideable",
+      "aten::_scaled_dot_product_fused_attention_overrideable_backward"};
+  return names.count(name) || name.compare(0, 14, "aten::_foreach") == 0;
+}
+
+// Precedence: a direct registration beats every composite, so only ops that really belong to a backend
+// get one. Implicit composites would lose their autograd formula; views and in-place views are
+// metadata that the default kernels get right.
+bool wants_kernel(const c10::OperatorHandle& op, const std::string& name) {
+  const auto has = [&](c10::DispatchKey k) { return op.hasKernelForDispatchKey(k); };
+  if (has(c10::DispatchKey::CompositeImplicitAutograd)) return false;
+  if (op.hasTag(at::Tag::inplace_view) || returns_view(op.schema())) return false;
+  if (overridden(name)) return true;
+  if (has(c10::DispatchKey::CompositeExplicitAutograd)) return false;
+  return has(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) || has(c10::DispatchKey::CPU) ||
+         has(c10::DispatchKey::Meta);
+}
+
+void register_boxed(Registrar& r) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& n : dispatcher.getAllOpNames()) {
+    if (n.name.compare(0, 6, "aten::") != 0) continue;
+    const auto name = n.overload_name.empty() ? n.name : n.name + "." + n.overload_name;
+    const auto op = dispatcher.findSchema(n);
+    if (r.done(name) || !op || !wants_kernel(*op, name)) continue;
+    r.boxed(name.substr(6), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op_info(*op))));
+  }
+}
+
+// Everything else that reaches the backend: ops of other namespaces, ops registered later.
+void backend_fallback(const c10::OperatorHandle& op, Stack* stack) { run(*op_info(op), *stack); }
+
+void register_all() {
+  register_storage();
+  register_device();
+  auto& aten = library(torch::Library::IMPL, "aten", kKey);
+  Registrar r(aten);
+  register_factories(r);
+  register_views(r);
+  register_copies(r);
+  register_storages(r);
+  register_indexing(r);
+  register_attention(r);
+  register_boxed(r);
+  library(torch::Library::IMPL, "_", kKey).fallback(torch::CppFunction::makeFromBoxedFunction<&backend_fallback>());
+  constexpr auto autocast = c10::DispatchKey::AutocastPrivateUse1;
+  library(torch::Library::IMPL, "_", autocast).fallback(torch::CppFunction::makeFallthrough());
+  register_autocast(library(torch::Library::IMPL, "aten", autocast));
+  auto& own = library(torch::Library::DEF, "rsx", std::nullopt);
+  own.def("default_generator() -> Generator?", [] { return std::optional<at::Generator>(default_generator()); });
+}
+
+}  // namespace
+}  // namespace rsx
+
+extern "C" char* rsx_cpp_init(void) {
+  try {
+    rsx::register_all();
+    return nullptr;
+  } catch (const c10::Error& e) {
+    return strdup(e.what_without_backtrace());
+  } catch (const std::exception& e) {
+    return strdup(e.what());
+  }
+}

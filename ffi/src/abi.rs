@@ -1,0 +1,373 @@
+//! The C entries of `shim/rsx_abi.h`.
+
+use crate::core::core;
+use crate::error::{guard, shield};
+use crate::{fork, frames, gil, standin};
+use rsx_lazy::{EngineError, EngineErrorKind, FrameId, OpId, OutMeta, Recorded, RetInfo, Sig, SigFlags, Storage};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::mem::ManuallyDrop;
+use std::slice::from_raw_parts;
+use std::sync::{Arc, Mutex};
+
+/// Runs `f` on a storage whose reference stays the caller's.
+///
+/// # Safety
+/// `storage` is a live reference made by `rsx_storage_new` or `rsx_record`.
+unsafe fn with<T>(storage: *const Storage, f: impl FnOnce(&Arc<Storage>) -> T) -> T {
+    // SAFETY: the caller's promise; ManuallyDrop leaves the count alone.
+    let storage = ManuallyDrop::new(unsafe { Arc::from_raw(storage) });
+    f(&storage)
+}
+
+fn slice<'a, T>(ptr: *const T, n: usize) -> &'a [T] {
+    // SAFETY: the shim passes a pointer to n elements, or any pointer with 0.
+    if n == 0 { &[] } else { unsafe { from_raw_parts(ptr, n) } }
+}
+
+// ---- storages -------------------------------------------------------------------------------------------------------
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rsx_storage_new(nbytes: u64) -> *const Storage {
+    fork::note_use();
+    Arc::into_raw(Storage::new(nbytes as usize))
+}
+
+/// # Safety
+/// Takes the caller's reference.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rsx_storage_release(storage: *mut c_void) {
+    if fork::is_bad() {
+        return; // a lock may be held by a thread that does not exist here; the child's memory goes with it
+    }
+    // SAFETY: the caller's reference.
+    let storage = unsafe { Arc::from_raw(storage.cast_const().cast::<Storage>()) };
+    storage.release_external();
+    shield((), || {
+        if storage.is_exposed() {
+            exposed().retain(|_, s| *s != Arc::as_ptr(&storage) as usize);
+        }
+        drop(storage);
+    });
+}
+
+/// # Safety
+/// As [`with`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rsx_storage_token(storage: *const Storage) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { (*storage).token() as *mut c_void }
+}
+
+fn exposed() -> std::sync::MutexGuard<'static, BTreeMap<usize, usize>> {
+    static MAP: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+    MAP.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rsx_storage_find(address: *const c_void) -> *const Storage {
+    Storage::by_token(address as u64)
+        .or_else(|| exposed().get(&(address as usize)).map(|&s| s as *const Storage))
+        .unwrap_or(std::ptr::null())
+}
+
+fn settle(cause: u32) {
+    gil::released(|| core().recorder.cut(cause_name(cause), frames::current()));
+}
+
+/// # Safety
+/// As [`with`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rsx_storage_resize(storage: *const Storage, nbytes: u64) -> i32 {
+    guard(|| {
+        settle(10);
+        // SAFETY: the caller's promise.
+        unsafe {
+            with(storage, |s| {
+                let new = standin::memory(nbytes as usize);
+                let mut st = s.state();
+                if let Some(old) = &st.buffer {
+                    std::ptr::copy_nonoverlapping(old.ptr(), new.ptr(), old.len().min(nbytes as usize));
+                }
+                st.buffer = Some(new);
+                drop(st);
+                s.set_nbytes(nbytes as usize);
+            });
+        }
+        Ok(0)
+    })
+}
+
+/// # Safety
+/// As [`with`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rsx_storage_expose(storage: *const Storage, address: *mut *mut c_void) -> i32 {
+    guard(|| {
+        settle(5);
+        // SAFETY: the caller's promise.
+        unsafe {
+            with(storage, |s| {
+                let p = standin::buffer_of(s).ptr();
+                s.set_exposed();
+                exposed().insert(p as usize, storage as usize);
+                *address = p.cast();
+            });
+        }
+        Ok(0)
+    })
+}
+
+/// # Safety
+/// As [`with`]; `src` points to `nbytes` readable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rsx_storage_upload(storage: *const Storage, src: *const u8, nbytes: u64) -> i32 {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            with(storage, |s| {
+                if core().recorder.is_used(s) {
+                    settle(10);
+                }
+                let b = if s.is_exposed() { standin::buffer_of(s) } else { standin::memory(s.nbytes()) };
+                std::ptr::copy_nonoverlapping(src, b.ptr(), nbytes as usize);
+                s.state().buffer = Some(b);
+            });
+        }
+        Ok(0)
+    })
+}
+
+/// # Safety
+/// As [`with`]; `dst` points to `nbytes` writable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rsx_storage_read(storage: *const Storage, offset: u64, nbytes: u64, dst: *mut u8, cause: u32) -> i32 {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            with(storage, |s| {
+                if core().recorder.is_recorded(s) {
+                    settle(cause);
+                }
+                let b = standin::buffer_of(s);
+                std::ptr::copy_nonoverlapping(b.ptr().add(offset as usize), dst, nbytes as usize);
+            });
+        }
+        Ok(0)
+    })
+}
+
+// ---- recording ------------------------------------------------------------------------------------------------------
+
+/// Mirrors `RsxRecord`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Record {
+    words: *const u64,
+    nwords: usize,
+    storages: *const *const Storage,
+    written: *const bool,
+    nstorages: usize,
+    data: *const u64,
+    ndata: usize,
+    op: u32,
+}
+
+/// Mirrors `RsxResults`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Results {
+    outs: *const OutMeta,
+    nouts: usize,
+    nfresh: usize,
+}
+
+thread_local! {
+    /// Keeps the results of this thread's last record readable, and its fresh storages beyond the caller's buffer.
+    static LAST: RefCell<(Option<Arc<Sig>>, Vec<*const Storage>)> = const { RefCell::new((None, Vec::new())) };
+}
+
+/// # Safety
+/// `record` and `results` are valid; `fresh` has room for `cap` pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rsx_record(record: *const Record, fresh: *mut *const Storage, cap: usize, results: *mut Results) -> i32 {
+    guard(|| {
+        // SAFETY: valid for the call.
+        let r = unsafe { &*record };
+        let storages: Vec<ManuallyDrop<Arc<Storage>>> = slice(r.storages, r.nstorages)
+            .iter()
+            // SAFETY: references that the tensors on the caller's stack keep alive; ManuallyDrop leaves the count alone.
+            .map(|&s| ManuallyDrop::new(unsafe { Arc::from_raw(s) }))
+            .collect();
+        let refs: Vec<&Arc<Storage>> = storages.iter().map(|s| &**s).collect();
+        let recorded = core().recorder.record(
+            slice(r.words, r.nwords),
+            &refs,
+            slice(r.written, r.nstorages),
+            slice(r.data, r.ndata),
+        );
+        match recorded {
+            Recorded::Unknown => Ok(1),
+            Recorded::Immediate(_) => Ok(2),
+            Recorded::Done { sig, outputs, frame_wanted } => {
+                if frame_wanted {
+                    core().recorder.note_frame(frames::current());
+                }
+                let nfresh = outputs.len();
+                // SAFETY: `results` is valid, and `fresh` holds `cap` pointers.
+                unsafe { *results = Results { outs: sig.outs.as_ptr(), nouts: sig.outs.len(), nfresh } };
+                let raw = outputs.into_iter().map(Arc::into_raw);
+                LAST.with(|l| {
+                    let mut l = l.borrow_mut();
+                    l.0 = Some(sig);
+                    if nfresh > cap {
+                        l.1 = raw.collect();
+                    } else {
+                        for (i, s) in raw.enumerate() {
+                            // SAFETY: i < nfresh <= cap.
+                            unsafe { *fresh.add(i) = s };
+                        }
+                    }
+                });
+                Ok(0)
+            }
+        }
+    })
+}
+
+/// # Safety
+/// `fresh` has room for the `nfresh` pointers of this thread's last record.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rsx_take_fresh(fresh: *mut *const Storage) {
+    LAST.with(|l| {
+        for (i, s) in l.borrow_mut().1.drain(..).enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { *fresh.add(i) = s };
+        }
+    });
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rsx_sig_insert(words: *const u64, nwords: usize, op: u32, outs: *const OutMeta, nouts: usize, flags: u32) {
+    shield((), || {
+        let Some(op) = core().ops.get(OpId(op)) else { return };
+        core().recorder.insert(op, slice(words, nwords), slice(outs, nouts), SigFlags { immediate: flags & 1 != 0 });
+    });
+}
+
+fn text<'a>(ptr: *const u8, len: usize) -> &'a str {
+    std::str::from_utf8(slice(ptr, len)).unwrap_or("")
+}
+
+/// # Safety
+/// `hash` is valid; the arrays have the lengths given.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rsx_op_register(
+    name: *const u8,
+    len: usize,
+    written: *const bool,
+    nargs: usize,
+    ret_arg: *const i8,
+    ret_list: *const bool,
+    nrets: usize,
+    hash: *mut u64,
+) -> u32 {
+    shield(u32::MAX, || {
+        let rets: Vec<RetInfo> = slice(ret_arg, nrets)
+            .iter()
+            .zip(slice(ret_list, nrets))
+            .map(|(&from, &list)| RetInfo { alias_of: u32::try_from(from).ok(), list })
+            .collect();
+        let op = core().ops.register(text(name, len), slice(written, nargs), &rets);
+        // SAFETY: the caller's promise.
+        unsafe { *hash = op.hash };
+        op.id.0
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rsx_op_has_lowering(name: *const u8, len: usize) -> i32 {
+    shield(0, || i32::from(rsx_lazy::aten::find(text(name, len)).is_some()))
+}
+
+// ---- cuts, waits, counters ------------------------------------------------------------------------------------------
+
+/// The name of an `RsxCause`.
+pub(crate) fn cause_name(cause: u32) -> &'static str {
+    const NAMES: [&str; 11] = [
+        "mark_step", "optimizer step", "item", "copy to host", "print", "data pointer", "dynamic shape", "fallback",
+        "synchronize", "event", "storage",
+    ];
+    NAMES.get(cause as usize).copied().unwrap_or("unknown")
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rsx_cut(cause: u32) -> i32 {
+    guard(|| {
+        settle(cause);
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rsx_synchronize(cause: u32) -> i32 {
+    rsx_cut(cause)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rsx_note_fallback(op: u32, reason: u32) {
+    shield((), || {
+        let name = core().ops.get(OpId(op)).map_or_else(String::new, |o| o.name.clone());
+        tracing::warn!(op = name, reason, "ran at once on the CPU");
+    });
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rsx_event_record() -> u64 {
+    rsx_cut(9);
+    0
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn rsx_event_done(_ticket: u64) -> i32 {
+    1
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn rsx_event_wait(_ticket: u64) -> i32 {
+    0
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn rsx_event_ms(_from: u64, _to: u64) -> f64 {
+    0.0
+}
+
+/// Mirrors `RsxMemory`.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct MemoryStats {
+    allocated: u64,
+    peak: u64,
+    reserved: u64,
+    peak_reserved: u64,
+    allocations: u64,
+    frees: u64,
+    total: u64,
+}
+
+/// # Safety
+/// `out` is valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rsx_memory(out: *mut MemoryStats) {
+    // SAFETY: the caller's promise.
+    unsafe { *out = MemoryStats::default() };
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn rsx_memory_reset_peak() {}
+#[unsafe(no_mangle)]
+pub extern "C" fn rsx_memory_trim() {}
+
+#[allow(dead_code, reason = "until the session's errors arrive")]
+fn internal(message: String) -> EngineError {
+    EngineError { kind: EngineErrorKind::Internal, message }
+}
+#[allow(dead_code, reason = "until the session arrives")]
+const NO_FRAME: FrameId = FrameId(0);
