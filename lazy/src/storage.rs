@@ -34,6 +34,24 @@ pub struct StorageState {
     pub buffer: Option<Buffer>,
     /// Why the value can never be had: what was to write it failed.
     pub poison: Option<Arc<Fault>>,
+    /// The last write did not happen because of this fault; the contents are those before. Until the fault has been
+    /// raised, nothing may be computed from them.
+    pub doubt: Option<Arc<Fault>>,
+}
+
+impl StorageState {
+    /// Takes `buffer` as the whole new value.
+    pub fn renew(&mut self, buffer: Buffer) {
+        *self = StorageState { buffer: Some(buffer), ..StorageState::default() };
+    }
+
+    /// The fault that forbids reading the value now.
+    pub fn obstacle(&mut self) -> Option<Arc<Fault>> {
+        if self.doubt.as_ref().is_some_and(|f| f.is_raised()) {
+            self.doubt = None;
+        }
+        self.poison.clone().or_else(|| self.doubt.clone())
+    }
 }
 
 /// One allocation as PyTorch sees it. In-place writes make new versions; only the newest can be read from outside.
