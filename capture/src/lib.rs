@@ -1,1 +1,36 @@
-//! See ARCHITECTURE.md.
+//! Segments: their keys, the cache of programs, the tiers, and the in-order executor. See ARCHITECTURE.md.
+//!
+//! A [`Session`] is one device as the front end sees it. Ops go to its recorder; a cut hands the trace to [`core`],
+//! which looks its [`key`] up in the [`cache`], decides on a tier and queues it for the [`executor`]'s thread. There
+//! [`eager`] runs it op by op (tier 0) or [`compiled`] runs its program (tier 1), made by [`segment`] on the submitting
+//! or a [`background`] thread.
+pub mod backend;
+pub mod error;
+pub mod inject;
+pub mod key;
+pub mod metrics;
+pub mod options;
+pub mod session;
+
+mod background;
+mod cache;
+mod compiled;
+mod completion;
+mod core;
+mod eager;
+mod executor;
+mod host;
+mod memory;
+mod run;
+mod schedule;
+mod segment;
+mod shared;
+
+pub use backend::{Backend, CompileError, MemoryStats, OutOfMemory, RunCost, RunError, Runnable};
+pub use error::{ErrorKind, SessionError};
+pub use inject::FaultPoint;
+pub use metrics::Metrics;
+pub use options::{Options, Tier};
+pub use rsx_graphbreak::{CutCause, FallbackKind, Frame, FrameTable, Report};
+pub use session::Session;
+pub use shared::BlockingSection;

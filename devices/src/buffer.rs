@@ -6,6 +6,8 @@ use std::sync::Arc;
 pub struct Buffer(Arc<dyn Memory>);
 
 /// What a buffer can be made of: a block of a pool, or memory that somebody else owns.
+///
+/// `ptr` is valid for reads and writes of `len` bytes as long as the value lives, and both never change.
 pub trait Memory: Send + Sync {
     fn ptr(&self) -> *mut u8;
     /// Size in bytes.
@@ -26,10 +28,58 @@ impl Buffer {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+    /// Copies `src` to byte offset `offset`. Errors if it does not fit.
+    pub fn write(&self, offset: usize, src: &[u8]) -> Result<(), OutOfRange> {
+        self.check(offset, src.len())?;
+        // SAFETY: the range lies within memory that `self` keeps alive (`Memory`'s contract), and `src` is a live
+        // slice. Device memory is shared bytes: who writes when is the caller's order of work, as on any device.
+        unsafe { std::ptr::copy(src.as_ptr(), self.ptr().add(offset), src.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes from offset `offset` into `dst`. Errors if the range does not lie within the buffer.
+    pub fn read(&self, offset: usize, dst: &mut [u8]) -> Result<(), OutOfRange> {
+        self.check(offset, dst.len())?;
+        // SAFETY: as in `write`; `dst` is a live, exclusively borrowed slice.
+        unsafe { std::ptr::copy(self.ptr().add(offset).cast_const(), dst.as_mut_ptr(), dst.len()) };
+        Ok(())
+    }
+
+    /// Copies the first `len` bytes of `from`; the two may overlap.
+    pub fn copy_from(&self, from: &Buffer, len: usize) -> Result<(), OutOfRange> {
+        self.check(0, len)?;
+        from.check(0, len)?;
+        // SAFETY: both ranges lie within memory that the two buffers keep alive.
+        unsafe { std::ptr::copy(from.ptr().cast_const(), self.ptr(), len) };
+        Ok(())
+    }
+
+    /// Fills it with zero bytes.
+    pub fn zero(&self) {
+        // SAFETY: the whole of memory that `self` keeps alive.
+        unsafe { std::ptr::write_bytes(self.ptr(), 0, self.len()) };
+    }
+
+    fn check(&self, offset: usize, len: usize) -> Result<(), OutOfRange> {
+        if offset.checked_add(len).is_some_and(|end| end <= self.len()) {
+            return Ok(());
+        }
+        Err(OutOfRange { offset, len, size: self.len() })
+    }
+
     /// True if no other clone exists.
     pub fn is_unique(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
+}
+
+/// A range that does not lie within a buffer. Bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("bytes {offset}..{offset}+{len} of a buffer of {size} bytes")]
+pub struct OutOfRange {
+    pub offset: usize,
+    pub len: usize,
+    pub size: usize,
 }
 
 impl std::fmt::Debug for Buffer {

@@ -3,4 +3,4 @@ pub mod buffer;
 pub mod cpu;
 pub mod memory;
 
-pub use buffer::Buffer;
+pub use buffer::{Buffer, Memory, OutOfRange};

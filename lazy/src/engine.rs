@@ -1,5 +1,6 @@
 //! The eager engine: what runs single recorded ops at once (tier 0, call nodes).
-use crate::Sig;
+use crate::{FrameId, Sig};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A host-addressable block of device memory.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +45,37 @@ pub enum EngineErrorKind {
 pub struct EngineError {
     pub kind: EngineErrorKind,
     pub message: String,
+}
+
+/// An error that came to light on the executor, after the op had been recorded: it is raised at a later sync.
+#[derive(Debug)]
+pub struct Fault {
+    pub kind: EngineErrorKind,
+    /// The recorded op, or a phrase such as `a compiled segment`.
+    pub op: String,
+    /// Where the user called the op.
+    pub frame: FrameId,
+    /// For user errors PyTorch's own words.
+    pub message: String,
+    /// Sequence number of the segment it happened in.
+    pub sequence: u64,
+    raised: AtomicBool,
+}
+
+impl Fault {
+    pub fn new(kind: EngineErrorKind, op: impl Into<String>, frame: FrameId, message: String, sequence: u64) -> Fault {
+        Fault { kind, op: op.into(), frame, message, sequence, raised: AtomicBool::new(false) }
+    }
+
+    /// Has somebody outside seen it?
+    pub fn is_raised(&self) -> bool {
+        self.raised.load(Ordering::Acquire)
+    }
+
+    /// Notes that it is being raised; true the first time.
+    pub fn raise(&self) -> bool {
+        !self.raised.swap(true, Ordering::AcqRel)
+    }
 }
 
 /// Runs single ops at once on host-addressable memory.

@@ -14,9 +14,9 @@ pub mod trace;
 pub mod view;
 pub mod words;
 
-pub use engine::{EagerCall, EagerEngine, EagerOutputs, EngineError, EngineErrorKind};
+pub use engine::{EagerCall, EagerEngine, EagerOutputs, EngineError, EngineErrorKind, Fault};
 pub use op::{OpId, OpInfo, OpTable, RetInfo};
-pub use record::{OutKind, OutMeta, Recorded, Recorder, SegmentSink, Sig, SigFlags};
+pub use record::{OutKind, OutMeta, OutsideWrite, Recorded, Recorder, SegmentSink, Sig, SigFlags};
 pub use scalar_type::ScalarType;
 pub use storage::{Storage, StorageState};
 pub use trace::{FrameId, Node, StorageUse, Trace};

@@ -1,7 +1,7 @@
 //! The recorder: memo of signatures, the open trace, and the cut.
 use crate::words::{self, Arg, DecodeError};
 use crate::{FrameId, Node, OpInfo, ScalarType, Storage, StorageUse, Trace};
-use ahash::{AHashMap, AHashSet};
+use ahash::AHashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
@@ -84,8 +84,24 @@ impl Sig {
 
 /// Takes closed traces. Called in the order in which traces were closed.
 pub trait SegmentSink: Send + Sync {
-    /// Runs `trace`; `live[i]` says whether storage i can still be read from outside. Must not call the recorder.
+    /// Runs `trace`; `live[i]` says whether storage i can still be read from outside. Must neither call the recorder
+    /// nor wait for another thread: other threads wait for it, perhaps holding a lock that this one then needs.
     fn submit(&self, trace: Trace, live: Vec<bool>, cause: &'static str, frame: FrameId);
+
+    /// Called after `submit` with no lock held: the place to wait until the device has caught up.
+    fn throttle(&self) {}
+}
+
+/// A write of a storage from outside of traces, in the order of segments.
+#[derive(Debug)]
+pub struct OutsideWrite {
+    /// The write's place in the order of segments.
+    pub sequence: u64,
+    /// The open trace had used the storage. From now on it uses this shadow in its place, which stands for the
+    /// version before the write.
+    pub old: Option<Arc<Storage>>,
+    /// The shadow's contents are the storage's present ones (false: the open trace makes them itself).
+    pub keep_old: bool,
 }
 
 /// What recording gave.
@@ -114,6 +130,9 @@ impl Default for Limits {
     }
 }
 
+/// Prefixes remembered with their frames (about 48 bytes each); beyond, all are forgotten and learnt again.
+const MAX_PREFIXES: usize = 1 << 20;
+
 /// Counters of the recorder.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RecordStats {
@@ -125,11 +144,14 @@ struct Inner {
     trace: Trace,
     /// Number of the open trace; storages remember their index in it.
     epoch: u32,
+    /// Number of the last closed trace or outside write.
+    sequence: u64,
     sigs: AHashMap<u64, Vec<Arc<Sig>>>,
-    /// Hashes of trace prefixes seen before: a node on a new prefix wants its user frame noted.
-    prefixes: AHashSet<u128>,
+    /// User frame of the last op of every trace prefix seen before: only a node on a new prefix costs a look at the
+    /// user's stack.
+    prefixes: AHashMap<u128, FrameId>,
     /// Cut before the next record, for this reason.
-    cut_pending: Option<&'static str>,
+    cut_pending: Option<(&'static str, FrameId)>,
     stats: RecordStats,
 }
 
@@ -177,8 +199,9 @@ impl Recorder {
             inner: Mutex::new(Inner {
                 trace: Trace::default(),
                 epoch: 1,
+                sequence: 0,
                 sigs: AHashMap::default(),
-                prefixes: AHashSet::default(),
+                prefixes: AHashMap::default(),
                 cut_pending: None,
                 stats: RecordStats::default(),
             }),
@@ -198,9 +221,9 @@ impl Recorder {
     pub fn record(&self, words: &[u64], storages: &[&Arc<Storage>], written: &[bool], data: &[u64]) -> Recorded {
         let hash = memo_hash(words);
         let mut inner = self.lock();
-        while let Some(cause) = inner.cut_pending.take() {
+        while let Some((cause, frame)) = inner.cut_pending.take() {
             drop(inner);
-            self.cut(cause, FrameId::default());
+            self.cut(cause, frame);
             inner = self.lock();
         }
         let found = inner.sigs.get(&hash).and_then(|l| l.iter().find(|s| *s.words == *words)).cloned();
@@ -231,21 +254,27 @@ impl Recorder {
         let data_start = trace.data.len() as u32;
         trace.data.extend_from_slice(data);
         trace.hash = mix(trace.hash, structure);
+        let known = inner.prefixes.get(&trace.hash).copied();
+        if known.is_none() {
+            if inner.prefixes.len() >= MAX_PREFIXES {
+                inner.prefixes.clear();
+            }
+            inner.prefixes.insert(trace.hash, FrameId::default());
+        }
         trace.nodes.push(Node {
             sig: sig.clone(),
             inputs: start..mid,
             outputs: mid..trace.refs.len() as u32,
             data: data_start..trace.data.len() as u32,
-            frame: FrameId::default(),
+            frame: known.unwrap_or_default(),
         });
         inner.stats.records += 1;
         if trace.nodes.len() >= self.limits.nodes {
-            inner.cut_pending = Some("node limit");
+            inner.cut_pending = Some(("node_limit", FrameId::default()));
         } else if trace.bytes >= self.limits.bytes {
-            inner.cut_pending = Some("byte limit");
+            inner.cut_pending = Some(("byte_limit", FrameId::default()));
         }
-        let frame_wanted = inner.prefixes.insert(trace.hash);
-        Recorded::Done { sig, outputs, frame_wanted }
+        Recorded::Done { sig, outputs, frame_wanted: known.is_none() }
     }
 
     /// Interns a signature after a miss.
@@ -271,35 +300,83 @@ impl Recorder {
 
     /// Notes the user's frame of the op recorded last.
     pub fn note_frame(&self, frame: FrameId) {
-        if let Some(node) = self.lock().trace.nodes.last_mut() {
+        let mut inner = self.lock();
+        let inner = &mut *inner;
+        if let Some(node) = inner.trace.nodes.last_mut() {
             node.frame = frame;
+            inner.prefixes.insert(inner.trace.hash, frame);
         }
     }
 
     /// Cuts before the next record. Until then storages may still be dropped and so never be computed (gradients that
     /// `zero_grad` frees between two steps).
-    pub fn cut_before_next(&self, cause: &'static str) {
+    pub fn cut_before_next(&self, cause: &'static str, frame: FrameId) {
         let mut inner = self.lock();
         if !inner.trace.is_empty() {
-            inner.cut_pending = Some(cause);
+            inner.cut_pending = Some((cause, frame));
         }
     }
 
-    /// Closes the open trace and hands it on. Does nothing if it is empty.
+    /// Closes the open trace and hands it on. Does nothing if it is empty. May wait for the device to catch up; holds
+    /// no lock meanwhile.
     pub fn cut(&self, cause: &'static str, frame: FrameId) {
-        let _in_order = self.cut.lock().unwrap_or_else(|e| e.into_inner());
-        let (trace, live) = {
+        {
+            let _in_order = self.lock_order();
+            let (trace, live) = {
+                let mut inner = self.lock();
+                inner.cut_pending = None;
+                if inner.trace.is_empty() {
+                    return;
+                }
+                inner.epoch = inner.epoch.wrapping_add(1).max(1);
+                inner.sequence += 1;
+                let fresh = Trace::sized_like(&inner.trace);
+                let mut trace = std::mem::replace(&mut inner.trace, fresh);
+                trace.sequence = inner.sequence;
+                let live = trace.storages.iter().map(|u| {
+                    u.storage.note_use(trace.sequence, u.written);
+                    u.storage.is_live_outside()
+                });
+                let live = live.collect();
+                (trace, live)
+            };
+            self.sink.submit(trace, live, cause, frame);
+        }
+        self.sink.throttle();
+    }
+
+    /// Places a write of the whole of `storage` from outside behind everything recorded so far, without a cut: the
+    /// open trace goes on reading the version before. `enqueue` hands the write to the device, in order with
+    /// segments; the rules of [`SegmentSink::submit`] hold for it.
+    pub fn write_from_outside(&self, storage: &Arc<Storage>, enqueue: impl FnOnce(OutsideWrite)) {
+        let _in_order = self.lock_order();
+        let write = {
             let mut inner = self.lock();
-            inner.cut_pending = None;
-            if inner.trace.is_empty() {
-                return;
+            let inner = &mut *inner;
+            inner.sequence += 1;
+            let mut write = OutsideWrite { sequence: inner.sequence, old: None, keep_old: false };
+            if let Some(i) = storage.index_in(inner.epoch) {
+                let used = &mut inner.trace.storages[i as usize];
+                let shadow = Storage::shadow(storage.nbytes());
+                used.storage = shadow.clone();
+                storage.clear_index();
+                write.old = Some(shadow);
+                write.keep_old = !used.created;
             }
-            inner.epoch = inner.epoch.wrapping_add(1).max(1);
-            let trace = std::mem::take(&mut inner.trace);
-            let live = trace.storages.iter().map(|u| u.storage.is_live_outside()).collect();
-            (trace, live)
+            storage.note_use(inner.sequence, true);
+            write
         };
-        self.sink.submit(trace, live, cause, frame);
+        enqueue(write);
+    }
+
+    /// Number of the last closed trace or outside write, and whether ops are recorded beyond it.
+    pub fn position(&self) -> (u64, bool) {
+        let inner = self.lock();
+        (inner.sequence, !inner.trace.is_empty())
+    }
+
+    fn lock_order(&self) -> MutexGuard<'_, ()> {
+        self.cut.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Is the newest version of `storage` written by the open trace?

@@ -1,4 +1,5 @@
 //! Storages: one allocation as PyTorch sees it, whose memory may not exist yet.
+use crate::Fault;
 use rsx_devices::Buffer;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -10,6 +11,10 @@ const TOKEN_BASE: u64 = 0x5000_0000_0000;
 /// small tensors, and alignment checks pass.
 const TOKEN_STEP: u64 = 64;
 const TOKEN_SLOTS: usize = 1 << 22;
+/// Slots looked at before a storage does without one (it then cannot be found by its token).
+const TOKEN_PROBES: usize = 4096;
+/// Fills a slot between being taken and being published. Never dereferenced.
+const TAKEN: *mut Storage = std::ptr::without_provenance_mut(1);
 
 /// Weak table from token slot to storage, so that a storage is found by its fake address in O(1).
 fn slots() -> &'static [AtomicPtr<Storage>] {
@@ -18,6 +23,8 @@ fn slots() -> &'static [AtomicPtr<Storage>] {
 }
 
 static NEXT_SLOT: AtomicUsize = AtomicUsize::new(1);
+/// Tokens past the table, for storages that found no slot.
+static NEXT_BEYOND: AtomicUsize = AtomicUsize::new(0);
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// Memory and progress of a storage.
@@ -25,8 +32,26 @@ static LIVE: AtomicUsize = AtomicUsize::new(0);
 pub struct StorageState {
     /// The memory of the newest materialised version.
     pub buffer: Option<Buffer>,
-    /// Why the value can never be had: the program that was to write it failed.
-    pub poison: Option<Arc<str>>,
+    /// Why the value can never be had: what was to write it failed.
+    pub poison: Option<Arc<Fault>>,
+    /// The last write did not happen because of this fault; the contents are those before. Until the fault has been
+    /// raised, nothing may be computed from them.
+    pub doubt: Option<Arc<Fault>>,
+}
+
+impl StorageState {
+    /// Takes `buffer` as the whole new value.
+    pub fn renew(&mut self, buffer: Buffer) {
+        *self = StorageState { buffer: Some(buffer), ..StorageState::default() };
+    }
+
+    /// The fault that forbids reading the value now.
+    pub fn obstacle(&mut self) -> Option<Arc<Fault>> {
+        if self.doubt.as_ref().is_some_and(|f| f.is_raised()) {
+            self.doubt = None;
+        }
+        self.poison.clone().or_else(|| self.doubt.clone())
+    }
 }
 
 /// One allocation as PyTorch sees it. In-place writes make new versions; only the newest can be read from outside.
@@ -38,6 +63,8 @@ pub struct Storage {
     external: AtomicU32,
     /// Sequence number of the last submitted segment that writes it; 0 if none.
     pending: AtomicU64,
+    /// Sequence number of the last submitted segment that uses it at all.
+    last_used: AtomicU64,
     /// Trace epoch (high half) and index in that trace (low half): see [`Storage::index_in`].
     epoch_index: AtomicU64,
     /// The address was handed out: the memory must stay where it is.
@@ -48,19 +75,33 @@ pub struct Storage {
 impl Storage {
     /// A storage of `nbytes` bytes without memory, with one external handle.
     pub fn new(nbytes: usize) -> Arc<Storage> {
-        let slot = NEXT_SLOT.fetch_add(1, Relaxed) % TOKEN_SLOTS;
+        let slot = take_slot();
         LIVE.fetch_add(1, Relaxed);
-        let storage = Arc::new(Storage {
-            token: TOKEN_BASE + TOKEN_STEP * slot as u64,
+        let storage = Arc::new(Storage::with_token(nbytes, TOKEN_BASE + TOKEN_STEP * slot as u64, 1));
+        if let Some(entry) = slots().get(slot) {
+            entry.store(Arc::as_ptr(&storage).cast_mut(), Release);
+        }
+        storage
+    }
+
+    /// A storage that only traces know: no token, no external handle. Stands for an old version, or in a copy of a
+    /// trace that is only compiled.
+    pub fn shadow(nbytes: usize) -> Arc<Storage> {
+        LIVE.fetch_add(1, Relaxed);
+        Arc::new(Storage::with_token(nbytes, 0, 0))
+    }
+
+    fn with_token(nbytes: usize, token: u64, external: u32) -> Storage {
+        Storage {
+            token,
             nbytes: AtomicUsize::new(nbytes),
-            external: AtomicU32::new(1),
+            external: AtomicU32::new(external),
             pending: AtomicU64::new(0),
+            last_used: AtomicU64::new(0),
             epoch_index: AtomicU64::new(u64::MAX),
             exposed: AtomicBool::new(false),
             state: Mutex::new(StorageState::default()),
-        });
-        slots()[slot].store(Arc::as_ptr(&storage).cast_mut(), Release);
-        storage
+        }
     }
 
     /// Unique non-null address that stands for the memory until there is some.
@@ -72,7 +113,7 @@ impl Storage {
     pub fn by_token(address: u64) -> Option<*const Storage> {
         let slot = address.checked_sub(TOKEN_BASE)? / TOKEN_STEP;
         let p = slots().get(slot as usize)?.load(Acquire);
-        (!p.is_null()).then_some(p.cast_const())
+        (!p.is_null() && p != TAKEN).then_some(p.cast_const())
     }
 
     /// Number of storages alive.
@@ -108,8 +149,17 @@ impl Storage {
         self.pending.load(Acquire)
     }
 
-    pub fn set_pending(&self, sequence: u64) {
-        self.pending.store(sequence, Release);
+    /// Sequence number of the last submitted segment that reads or writes it; 0 if none.
+    pub fn last_used(&self) -> u64 {
+        self.last_used.load(Acquire)
+    }
+
+    /// Notes that segment `sequence` uses it, and perhaps writes it.
+    pub fn note_use(&self, sequence: u64, written: bool) {
+        self.last_used.store(sequence, Release);
+        if written {
+            self.pending.store(sequence, Release);
+        }
     }
 
     pub fn is_exposed(&self) -> bool {
@@ -134,14 +184,31 @@ impl Storage {
     pub fn set_index_in(&self, epoch: u32, index: u32) {
         self.epoch_index.store(u64::from(epoch) << 32 | u64::from(index), Relaxed);
     }
+
+    /// Forgets the index: the next use in the open trace counts as a storage of its own.
+    pub(crate) fn clear_index(&self) {
+        self.epoch_index.store(u64::MAX, Relaxed);
+    }
+}
+
+/// A slot that no live storage has, so that tokens are unique however many storages have come and gone.
+fn take_slot() -> usize {
+    let slots = slots();
+    for _ in 0..TOKEN_PROBES {
+        let slot = NEXT_SLOT.fetch_add(1, Relaxed) % TOKEN_SLOTS;
+        if slot != 0 && slots[slot].compare_exchange(std::ptr::null_mut(), TAKEN, Acquire, Relaxed).is_ok() {
+            return slot;
+        }
+    }
+    TOKEN_SLOTS + NEXT_BEYOND.fetch_add(1, Relaxed)
 }
 
 impl Drop for Storage {
     fn drop(&mut self) {
         LIVE.fetch_sub(1, Relaxed);
-        let slot = ((self.token - TOKEN_BASE) / TOKEN_STEP) as usize;
-        // The slot may have been reused by a newer storage: only clear our own entry.
-        let me = std::ptr::from_mut(self);
-        let _ = slots()[slot].compare_exchange(me, std::ptr::null_mut(), Release, Relaxed);
+        let Some(offset) = self.token.checked_sub(TOKEN_BASE) else { return };
+        if let Some(entry) = slots().get((offset / TOKEN_STEP) as usize) {
+            entry.store(std::ptr::null_mut(), Release);
+        }
     }
 }

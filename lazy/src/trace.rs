@@ -42,11 +42,38 @@ pub struct Trace {
     pub hash: u128,
     /// Bytes of all outputs: the automatic cut looks at it.
     pub bytes: u64,
+    /// Place in the order of all segments and outside writes; given when the trace is closed, from 1.
+    pub sequence: u64,
 }
 
 impl Trace {
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
+    }
+
+    /// An empty trace with room for as much as `like` holds: the next step is mostly as long as this one.
+    pub fn sized_like(like: &Trace) -> Trace {
+        Trace {
+            nodes: Vec::with_capacity(like.nodes.len()),
+            storages: Vec::with_capacity(like.storages.len()),
+            refs: Vec::with_capacity(like.refs.len()),
+            data: Vec::with_capacity(like.data.len()),
+            ..Trace::default()
+        }
+    }
+
+    /// A copy with the structure of this trace but none of its memory, to be lowered on another thread.
+    pub fn skeleton(&self) -> Trace {
+        let storages = self.storages.iter().map(|u| StorageUse { storage: Storage::shadow(u.storage.nbytes()), ..*u });
+        Trace {
+            nodes: self.nodes.clone(),
+            storages: storages.collect(),
+            refs: self.refs.clone(),
+            data: self.data.clone(),
+            hash: self.hash,
+            bytes: self.bytes,
+            sequence: self.sequence,
+        }
     }
 
     /// Storage indices of a node's record, in order.

@@ -1,0 +1,97 @@
+//! What a session needs of a device: memory, and programs made from graphs.
+use rsx_devices::Buffer;
+use rsx_lazy::EngineErrorKind;
+use rsx_lazy::lower::GraphPiece;
+use std::sync::Arc;
+
+/// The device below a session. Called from the user's threads, the executor and compile threads at once.
+pub trait Backend: Send + Sync {
+    /// Compiles one piece. May take long; may be called on several threads.
+    fn compile(&self, piece: &GraphPiece) -> Result<Arc<dyn Runnable>, CompileError>;
+
+    /// Everything besides the graph that decides what code comes out, as text: device, CPU features, compiler version,
+    /// options. Part of every key.
+    fn identity(&self) -> String;
+
+    /// Memory of at least `bytes` bytes, contents unspecified.
+    fn allocate(&self, bytes: usize) -> Result<Buffer, OutOfMemory>;
+
+    /// Gives cached memory back to the system.
+    fn release_cached(&self);
+
+    fn memory(&self) -> MemoryStats;
+
+    /// Starts a new peak at the present use.
+    fn reset_peak(&self);
+}
+
+/// A compiled piece, ready to run any number of times. Runs on the executor's thread only.
+pub trait Runnable: Send + Sync {
+    /// The input whose memory result `result` is written into, if the donation was taken up.
+    fn alias(&self, result: usize) -> Option<usize>;
+
+    /// Runs to the end. `inputs` and `results` in the order of the graph's tensor parameters and results; a result with
+    /// an alias is that input's own buffer. `scalars`: f64 or i64 bits, in the order of scalar parameters.
+    fn run(&self, inputs: &[Buffer], scalars: &[u64], results: &[Buffer]) -> Result<(), RunError>;
+
+    /// What one run does.
+    fn cost(&self) -> RunCost;
+}
+
+/// Work of one run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunCost {
+    /// Kernels and library calls launched.
+    pub kernels: u64,
+    /// Bytes read and written by them.
+    pub bytes_moved: u64,
+}
+
+/// A piece that could not be compiled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct CompileError {
+    pub message: String,
+    /// Number of the recorded op at fault, where known.
+    pub node: Option<u32>,
+}
+
+/// A run that failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RunError {
+    /// It could not start: nothing was written.
+    #[error("launch failed: {0}")]
+    Launch(String),
+    /// It failed on the way: results hold garbage.
+    #[error("{message}")]
+    Failed {
+        kind: EngineErrorKind,
+        message: String,
+        /// Number of the recorded op at fault, where known.
+        node: Option<u32>,
+    },
+}
+
+/// Memory that could not be had, with the device's own words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct OutOfMemory {
+    /// Bytes wanted.
+    pub bytes: usize,
+    pub message: String,
+}
+
+/// Counters of device memory. Bytes unless said otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Held by live buffers.
+    pub live: u64,
+    /// Greatest `live` since the start or the last reset.
+    pub peak: u64,
+    /// Held from the system: live and cached.
+    pub reserved: u64,
+    /// Number of allocations that reached the system.
+    pub system_allocations: u64,
+    /// Number of buffers handed out.
+    pub allocations: u64,
+}

@@ -1,0 +1,108 @@
+//! Taking segments: key, look-up, tier, hand-over to the executor.
+use crate::background::{CompileJob, CompileQueue};
+use crate::cache::{Entry, ProgramCache};
+use crate::executor::{Job, SegmentJob};
+use crate::key::Key;
+use crate::metrics::Counters;
+use crate::segment;
+use crate::shared::Shared;
+use crate::{CutCause, Tier};
+use crossbeam_channel::Sender;
+use rsx_lazy::{FrameId, SegmentSink, Trace};
+use std::sync::{Arc, Mutex};
+
+/// Sightings of a segment from which it is compiled in the background: code that runs once never is.
+const RECURS: u32 = 2;
+
+pub(crate) struct Core {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) cache: ProgramCache,
+    /// Dropped at shutdown, which ends the compile threads.
+    pub(crate) compiles: Mutex<Option<CompileQueue>>,
+    pub(crate) queue: Sender<Job>,
+    /// The device's ingredient of keys.
+    pub(crate) device: u128,
+}
+
+impl SegmentSink for Core {
+    fn submit(&self, trace: Trace, live: Vec<bool>, cause: &'static str, frame: FrameId) {
+        let shared = &self.shared;
+        if shared.is_forked() {
+            // Freeing could wait for a lock that a thread of the parent held at the fork.
+            std::mem::forget(trace);
+            return;
+        }
+        if shared.is_closed() {
+            return;
+        }
+        let span =
+            tracing::debug_span!(target: "rsx::cut", "cut", cause, nodes = trace.nodes.len(), seq = trace.sequence);
+        let _in_span = span.enter();
+        shared.report.cut(CutCause::parse(cause).unwrap_or(CutCause::Unsupported), frame.0);
+        Counters::add(&shared.counters.segments, 1);
+        let entry = self.cache.see(Key::of(&trace, &live, self.device));
+        let tier = shared.tier();
+        self.promote(tier, &entry, &trace, &live);
+        shared.completion.segment_queued();
+        let job = SegmentJob { trace, live, entry, compiled: tier != Tier::Eager };
+        if self.queue.send(Job::Segment(Box::new(job))).is_err() {
+            // The executor is gone, so the session is closed: waiting gives that error.
+            tracing::debug!(target: "rsx::cut", "a segment was cut after shutdown");
+        }
+    }
+
+    fn throttle(&self) {
+        let shared = &self.shared;
+        if shared.completion.in_flight() <= shared.max_in_flight || shared.on_executor() {
+            return;
+        }
+        Counters::add(&shared.counters.throttles, 1);
+        let ready =
+            || shared.completion.in_flight() <= shared.max_in_flight || shared.is_closed() || shared.is_forked();
+        shared.blocking(&mut || shared.completion.wait(&ready));
+    }
+}
+
+impl Core {
+    /// Sees to it that the segment has a program, or gets one, as the tier wants.
+    fn promote(&self, tier: Tier, entry: &Arc<Entry>, trace: &Trace, live: &[bool]) {
+        if tier == Tier::Eager {
+            return;
+        }
+        if entry.program().is_some() {
+            return Counters::add(&self.shared.counters.cache_hits, 1);
+        }
+        if entry.has_failed() {
+            return;
+        }
+        match tier {
+            Tier::Eager => {}
+            Tier::Compiled => {
+                // Somebody else may be compiling it already: the tier was changed. Twice is no harm.
+                entry.start();
+                segment::compile(&self.shared, entry, trace, live, &self.why(entry));
+            }
+            Tier::Auto => {
+                if entry.sightings() < RECURS {
+                    return;
+                }
+                let compiles = self.compiles.lock().unwrap_or_else(|e| e.into_inner());
+                let Some(queue) = compiles.as_ref().filter(|q| q.has_room()) else { return };
+                if entry.start() {
+                    let (trace, live, why) = (trace.skeleton(), live.to_vec(), self.why(entry));
+                    queue.push(CompileJob { entry: entry.clone(), trace, live, why });
+                }
+            }
+        }
+    }
+
+    fn why(&self, entry: &Entry) -> String {
+        match self.cache.explain(&entry.key) {
+            None => "the first segment".into(),
+            Some(d) => {
+                let names: Vec<&str> = d.iter().map(|i| i.name()).collect();
+                format!("differs from the closest known segment in: {}", names.join(", "))
+            }
+        }
+    }
+}

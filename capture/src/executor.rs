@@ -1,0 +1,135 @@
+//! The executor: one thread that runs segments and outside writes in order.
+use crate::cache::Entry;
+use crate::compiled;
+use crate::eager;
+use crate::metrics::Counters;
+use crate::run::Run;
+use crate::schedule::Schedule;
+use crate::shared::{Shared, panic_text};
+use crossbeam_channel::Receiver;
+use rsx_devices::Buffer;
+use rsx_lazy::{EngineErrorKind, FrameId, OutsideWrite, Storage, Trace};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Work for the executor.
+pub(crate) enum Job {
+    Segment(Box<SegmentJob>),
+    /// `buffer` becomes the whole value of `storage`.
+    Write {
+        storage: Arc<Storage>,
+        buffer: Buffer,
+        write: OutsideWrite,
+    },
+    Stop,
+}
+
+/// One segment.
+pub(crate) struct SegmentJob {
+    pub(crate) trace: Trace,
+    pub(crate) live: Vec<bool>,
+    pub(crate) entry: Arc<Entry>,
+    /// Run the program if there is one by then.
+    pub(crate) compiled: bool,
+}
+
+/// Body of the executor's thread.
+pub(crate) fn serve(shared: &Arc<Shared>, jobs: &Receiver<Job>) {
+    shared.executor_started();
+    while let Ok(job) = jobs.recv() {
+        match job {
+            Job::Segment(job) => {
+                let sequence = job.trace.sequence;
+                if !shared.is_abandoned() {
+                    let started = Instant::now();
+                    segment(shared, &job);
+                    Counters::add(&shared.counters.busy_nanos, started.elapsed().as_nanos() as u64);
+                }
+                // What the segment held is free before anybody hears that it is done.
+                drop(job);
+                shared.completion.finish(sequence, true, 0);
+            }
+            Job::Write { storage, buffer, write } => {
+                let (sequence, bytes) = (write.sequence, buffer.len());
+                outside_write(shared, &storage, buffer, &write);
+                drop((storage, write));
+                shared.completion.finish(sequence, false, bytes);
+            }
+            Job::Stop => return,
+        }
+    }
+}
+
+fn segment(shared: &Shared, job: &SegmentJob) {
+    let trace = &job.trace;
+    let program = job.entry.program().filter(|_| job.compiled);
+    let tier = if program.is_some() { 1 } else { 0 };
+    let span =
+        tracing::debug_span!(target: "rsx::execute", "execute", seq = trace.sequence, nodes = trace.nodes.len(), tier);
+    let _in_span = span.enter();
+    let schedule = job.entry.schedule(|| Schedule::new(trace, &job.live));
+    let ran = catch_unwind(AssertUnwindSafe(|| {
+        let mut run = Run::new(shared, trace, schedule);
+        match program {
+            Some(program) => compiled::run(&mut run, program),
+            None => {
+                Counters::add(&shared.counters.eager_runs, 1);
+                eager::nodes(&mut run, 0..trace.nodes.len());
+            }
+        }
+    }));
+    let Err(panic) = ran else { return };
+    let first = trace.nodes.first().map_or_else(FrameId::default, |n| n.frame);
+    let text = panic_text(&*panic);
+    let fault = shared.fault(EngineErrorKind::Internal, "a segment", first, text, trace.sequence);
+    // How far it came is unknown: nothing that it writes can be relied on.
+    for u in trace.storages.iter().filter(|u| u.written) {
+        u.storage.state().poison = Some(fault.clone());
+    }
+}
+
+fn outside_write(shared: &Shared, storage: &Storage, buffer: Buffer, write: &OutsideWrite) {
+    if let Some(old) = write.old.as_ref().filter(|_| write.keep_old) {
+        let mut state = storage.state();
+        let present = std::mem::take(&mut *state);
+        if storage.is_exposed() {
+            // The address stays with the storage: the old contents move out.
+            let copied = present.buffer.as_ref().map(|from| {
+                let to = shared.allocate(storage.nbytes())?;
+                Ok(to.copy_from(from, from.len().min(to.len())).map(|()| to).ok())
+            });
+            state.buffer = present.buffer;
+            drop(state);
+            let mut shadow = old.state();
+            (shadow.poison, shadow.doubt) = (present.poison, present.doubt);
+            match copied.transpose() {
+                Ok(copy) => shadow.buffer = copy.flatten(),
+                Err(e) => {
+                    let e: crate::OutOfMemory = e;
+                    let kind = EngineErrorKind::OutOfMemory;
+                    let fault =
+                        shared.fault(kind, "a copy from the host", FrameId::default(), e.message, write.sequence);
+                    shadow.poison = Some(fault);
+                }
+            }
+        } else {
+            drop(state);
+            *old.state() = present;
+        }
+    }
+    replace(storage, buffer);
+}
+
+/// `buffer` becomes the whole value of `storage`; an exposed storage keeps its address.
+pub(crate) fn replace(storage: &Storage, buffer: Buffer) {
+    let mut state = storage.state();
+    match state.buffer.take().filter(|_| storage.is_exposed()) {
+        Some(fixed) if fixed.ptr() != buffer.ptr() => {
+            // Both hold the storage's bytes; a shorter one can only be a tail that no element reaches.
+            let _ = fixed.copy_from(&buffer, fixed.len().min(buffer.len()));
+            state.renew(fixed);
+        }
+        _ => state.renew(buffer),
+    }
+}

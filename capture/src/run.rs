@@ -1,0 +1,91 @@
+//! One run of a segment on the executor: memory of its storages, results, faults.
+use crate::executor::replace;
+use crate::schedule::Schedule;
+use crate::shared::Shared;
+use rsx_devices::Buffer;
+use rsx_lazy::{EngineErrorKind, Fault, FrameId, Trace};
+use std::sync::Arc;
+
+/// One run.
+pub(crate) struct Run<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) trace: &'a Trace,
+    pub(crate) schedule: &'a Schedule,
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(shared: &'a Shared, trace: &'a Trace, schedule: &'a Schedule) -> Run<'a> {
+        Run { shared, trace, schedule }
+    }
+
+    /// The memory of storage `index` for reading, or the fault that keeps its value from being had. Memory that nobody
+    /// has written yet (`torch.empty`) is made here; `node` is who wants it.
+    pub(crate) fn buffer(&self, index: u32, node: usize) -> Result<Buffer, Arc<Fault>> {
+        let storage = &self.trace.storages[index as usize].storage;
+        let mut state = storage.state();
+        if let Some(fault) = state.obstacle() {
+            return Err(fault);
+        }
+        if let Some(buffer) = &state.buffer {
+            return Ok(buffer.clone());
+        }
+        match self.shared.allocate_undefined(storage.nbytes()) {
+            Ok(buffer) => {
+                state.buffer = Some(buffer.clone());
+                Ok(buffer)
+            }
+            Err(e) => {
+                drop(state);
+                Err(self.fault(EngineErrorKind::OutOfMemory, Some(node), e.message))
+            }
+        }
+    }
+
+    /// Fresh memory for storage `index`.
+    pub(crate) fn fresh(&self, index: u32, node: usize) -> Result<Buffer, Arc<Fault>> {
+        let bytes = self.trace.storages[index as usize].storage.nbytes();
+        self.shared.allocate(bytes).map_err(|e| self.fault(EngineErrorKind::OutOfMemory, Some(node), e.message))
+    }
+
+    /// `buffer` holds the new value of storage `index`.
+    pub(crate) fn assign(&self, index: u32, buffer: Buffer) {
+        replace(&self.trace.storages[index as usize].storage, buffer);
+    }
+
+    /// Storage `index` gets no value because of `fault`. One that existed before keeps its contents, in doubt until the
+    /// fault has been raised: a failed step must not cost the user the parameters.
+    pub(crate) fn fail(&self, index: u32, fault: &Arc<Fault>) {
+        let used = &self.trace.storages[index as usize];
+        let mut state = used.storage.state();
+        if used.created && state.buffer.is_none() {
+            state.poison = Some(fault.clone());
+        } else {
+            state.doubt = Some(fault.clone());
+        }
+    }
+
+    /// The contents of storage `index` were half overwritten.
+    pub(crate) fn spoil(&self, index: u32, fault: &Arc<Fault>) {
+        self.trace.storages[index as usize].storage.state().poison = Some(fault.clone());
+    }
+
+    /// Frees the memory of storages that nobody uses any more.
+    pub(crate) fn free(&self, indices: &[u32]) {
+        for &i in indices {
+            let storage = &self.trace.storages[i as usize].storage;
+            // Somebody may have got hold of it by its address meanwhile.
+            if !storage.is_live_outside() {
+                let buffer = storage.state().buffer.take();
+                drop(buffer);
+            }
+        }
+    }
+
+    /// Notes that `node` (or the segment as a whole) failed.
+    pub(crate) fn fault(&self, kind: EngineErrorKind, node: Option<usize>, message: String) -> Arc<Fault> {
+        let node = node.and_then(|n| self.trace.nodes.get(n));
+        let op = node.map_or("a compiled segment", |n| n.sig.op.name.as_str());
+        let frame = node.or(self.trace.nodes.first()).map_or_else(FrameId::default, |n| n.frame);
+        self.shared.fault(kind, op, frame, message, self.trace.sequence)
+    }
+}
