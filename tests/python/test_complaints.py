@@ -225,13 +225,13 @@ def test_d4_item_runs_nothing_twice():
     with rsx.tier("eager"):
         x = torch.ones(8, device=D)
         rsx.synchronize()
-        before = sum(rsx.metrics()["ops_run"].values())
+        before = rsx.metrics()["eager_ops"]
         loss = (x * 2).sum()
         assert loss.item() == 16
         rsx.mark_step()
         assert loss.item() == 16
         rsx.synchronize()
-        assert sum(rsx.metrics()["ops_run"].values()) - before == 2
+        assert rsx.metrics()["eager_ops"] - before == 2
 
 
 def test_d6_printing_compiles_nothing():
@@ -632,7 +632,7 @@ def test_m16_one_unsupported_op_is_reported():
     rsx.reset_metrics()
     x = torch.rand(4, 4, device=D) + torch.eye(4, device=D)
     torch.linalg.cholesky_ex(x @ x.t())[0].sum().item()
-    assert any("cholesky" in op for op in {**rsx.metrics()["calls"], **rsx.metrics()["fallback_ops"]})
+    assert any("cholesky" in op for op in {**rsx.metrics()["calls"], **rsx.metrics()["fallbacks"]})
     report = rsx.report()
     assert "cholesky" in report and "test_complaints.py" in report
 

@@ -72,8 +72,6 @@ def test_bf16_autocast_curve(name, eager):
 def test_steady_state(name, monkeypatch):
     """After a few steps: no compiles, no fallbacks, no call nodes, and no more segments than the loop asks for."""
     marks = []
-    step = torch.optim.Optimizer.profile_hook_step
-
     with rsx.tier("compiled"):
         # Snapshot of the counters at every optimizer step.
         handle = torch.optim.optimizer.register_optimizer_step_post_hook(lambda *a: marks.append(rsx.metrics()))
@@ -81,12 +79,11 @@ def test_steady_state(name, monkeypatch):
             losses(name, "rsx", steps=40)
         finally:
             handle.remove()
-    assert step is torch.optim.Optimizer.profile_hook_step
     first, last = marks[19], marks[39]
     steps = 20
-    delta = {k: last[k] - first[k] for k in ("compiles", "segments", "eager_runs", "fallbacks", "system_allocations")}
-    assert delta["compiles"] == 0, delta
-    assert delta["eager_runs"] == 0 and delta["fallbacks"] == 0, delta
-    assert sum(last["calls"].values()) == sum(first["calls"].values()), last["calls"]
+    delta = {k: last[k] - first[k] for k in ("compiles", "segments", "eager_runs", "system_allocations")}
+    assert delta["compiles"] == 0 and delta["eager_runs"] == 0, delta
+    assert last["fallbacks"] == first["fallbacks"], last["fallbacks"]
+    assert last["calls"] == first["calls"], last["calls"]
     assert delta["segments"] <= PROGRAMS[name] * steps, delta
     assert delta["system_allocations"] == 0, delta
