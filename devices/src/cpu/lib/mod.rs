@@ -11,7 +11,7 @@
 
 pub mod argreduce;
 //pub mod attention;
-//pub mod conv;
+pub mod conv;
 pub mod copy;
 pub mod elem;
 pub mod gather;
