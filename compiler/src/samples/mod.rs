@@ -8,6 +8,7 @@ mod library;
 mod maker;
 mod movement;
 mod random;
+mod random_shaped;
 #[cfg(test)]
 mod tests;
 
