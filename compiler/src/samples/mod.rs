@@ -12,7 +12,7 @@ mod random_shaped;
 #[cfg(test)]
 mod tests;
 
-pub use random::random_graph;
+pub use random::{NOISE, random_graph};
 
 use crate::interp::Tensor;
 use crate::ir::{Graph, OpKind};
