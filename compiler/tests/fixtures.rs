@@ -11,7 +11,7 @@
 //!
 //! `RSX_BLESS=1` rewrites expectations in place (never those after `~=`).
 use libtest_mimic::{Arguments, Failed, Trial};
-use rsx_compiler::interp::{Tensor, eval};
+use rsx_compiler::interp::{Tensor, Tolerance, eval, mismatch};
 use rsx_compiler::ir::{DType, Graph, Literal};
 use rsx_compiler::{text, verify};
 use std::path::{Path, PathBuf};
@@ -169,39 +169,24 @@ fn check_run(graphs: &[Graph], run: &str) -> Result<String, String> {
         return Err(format!("{} results, the witness has {}", results.len(), expected.len()));
     }
     for (i, (got, want)) in results.iter().zip(&expected).enumerate() {
-        close(got, want).map_err(|e| format!("result {i}: {e}\n  got     {printed}\n  witness {witness}"))?;
+        if let Some(e) = mismatch(got, want, tolerance(got.ty.dtype)) {
+            return Err(format!("result {i}: {e}\n  got     {printed}\n  witness {witness}"));
+        }
     }
     Ok(run.to_string())
 }
 
-/// (relative, absolute) difference allowed between the interpreter, which rounds once, and a witness that rounds at
-/// every step: about 32 units in the last place for f32 and f64, 2 for the short floats; none for integers.
-fn tolerance(dtype: DType) -> (f64, f64) {
-    match dtype {
+/// Difference allowed between the interpreter, which rounds once, and a witness that rounds at every step: about 32
+/// units in the last place for f32 and f64, 2 for the short floats.
+fn tolerance(dtype: DType) -> Tolerance {
+    let (relative, absolute) = match dtype {
         DType::F64 => (1e-14, 1e-14),
         DType::F32 => (4e-6, 1e-6),
         DType::F16 => (2e-3, 1e-4),
         DType::BF16 => (1.6e-2, 1e-3),
         _ => (0.0, 0.0),
-    }
-}
-
-fn close(got: &Tensor, want: &Tensor) -> Result<(), String> {
-    if got.ty != want.ty {
-        return Err(format!("{} is not {}", got.ty, want.ty));
-    }
-    if !got.ty.dtype.is_float() {
-        return if got == want { Ok(()) } else { Err("the elements differ".into()) };
-    }
-    let (relative, absolute) = tolerance(got.ty.dtype);
-    for (i, (g, w)) in got.to_f64().into_iter().zip(want.to_f64()).enumerate() {
-        let same = g == w || (g.is_nan() && w.is_nan());
-        // Infinities are only equal to themselves.
-        if !same && !((g - w).abs() <= absolute + relative * w.abs() && w.is_finite()) {
-            return Err(format!("element {i}: {g:?} is not {w:?}"));
-        }
-    }
-    Ok(())
+    };
+    Tolerance { relative, absolute }
 }
 
 /// Lines that differ, as `- old` and `+ new`, between equal beginnings and ends.

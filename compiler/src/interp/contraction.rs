@@ -194,14 +194,14 @@ pub(super) fn attention_backward(types: &[TensorType], x: &[&Tensor], causal: bo
             let row = n * h.t + i;
             let p = weights(&h.scores(n, i), lses[row]);
             let delta = total((0..h.f).map(|c| dout[row * h.f + c] * out[row * h.f + c]));
-            for j in 0..h.s {
+            for (j, &weight) in p.iter().enumerate() {
                 let key = n * h.s + j;
                 let mut dp = 0.0;
                 for c in 0..h.f {
                     dp += dout[row * h.f + c] * h.v[key * h.f + c];
-                    dv[key * h.f + c] += p[j] * dout[row * h.f + c];
+                    dv[key * h.f + c] += weight * dout[row * h.f + c];
                 }
-                let ds = p[j] * (dp - delta) * h.scale;
+                let ds = weight * (dp - delta) * h.scale;
                 for c in 0..h.e {
                     dq[row * h.e + c] += ds * h.k[key * h.e + c];
                     dk[key * h.e + c] += ds * h.q[row * h.e + c];

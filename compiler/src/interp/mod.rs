@@ -4,6 +4,7 @@
 //! `i128` or `bool` ([`Num`]) and rounded or wrapped to the declared element type after each op; reductions and
 //! contractions round once, at their end. Ops that only move elements move their bytes. Results are the same on every
 //! machine: the transcendental functions are those of the `libm` crate.
+mod compare;
 mod contraction;
 mod elementwise;
 mod index;
@@ -17,6 +18,7 @@ mod tensor;
 mod tests;
 mod window;
 
+pub use compare::{Tolerance, mismatch};
 pub use tensor::{Num, Tensor};
 
 use crate::ir::{Attrs, Graph, Inst, OpKind, TensorType, infer};

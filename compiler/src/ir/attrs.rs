@@ -76,8 +76,10 @@ impl WindowDim {
 
     /// Number of window positions on an input of `n` elements.
     pub fn output_size(&self, n: i64) -> i64 {
-        let dilated = if n == 0 { 0 } else { (n - 1) * self.base_dilation + 1 } + self.pad_lo + self.pad_hi;
-        let span = (self.size - 1) * self.window_dilation + 1;
+        // Saturating: attributes may come from a text.
+        let holes = if n == 0 { 0 } else { (n - 1).saturating_mul(self.base_dilation).saturating_add(1) };
+        let dilated = holes.saturating_add(self.pad_lo).saturating_add(self.pad_hi);
+        let span = (self.size - 1).saturating_mul(self.window_dilation).saturating_add(1);
         if dilated < span { 0 } else { (dilated - span) / self.stride + 1 }
     }
 }

@@ -175,7 +175,9 @@ pub fn infer(kind: OpKind, attrs: &Attrs, ops: &[&TensorType], declared: &[Tenso
             let mut dims = Dims::new();
             for i in 0..n {
                 let d = ops[0].dims[i];
-                let size = lo[i] + hi[i] + if d == 0 { 0 } else { (d - 1) * (interior[i] + 1) + 1 };
+                let inner =
+                    if d == 0 { 0 } else { (d - 1).saturating_mul(interior[i].saturating_add(1)).saturating_add(1) };
+                let size = lo[i].saturating_add(hi[i]).saturating_add(inner);
                 ensure!(interior[i] >= 0 && size >= 0, "{kind}: size {size} in dimension {i} of {}", ops[0]);
                 dims.push(size);
             }

@@ -225,7 +225,7 @@ ops! {
     /// Combination by `kind` over windows (one [`super::WindowDim`] per dimension; padding is the identity).
     ReduceWindow = "reduce_window", Library, Some(1);
     /// Maximum over windows and its index (i64) in the flattened windowed dimensions: (values, indices). Dimensions
-    /// with a window of size 1 and stride 1 are batch dimensions.
+    /// with a window of size 1 and stride 1 are batch dimensions. The first of equal maxima wins, the last NaN over all.
     MaxPoolWithIndex = "max_pool_with_index", Library, Some(1);
 
     /// Batched matrix product: result is batch ++ lhs free ++ rhs free; accumulates in f32 (f64 for f64).
@@ -233,7 +233,8 @@ ops! {
     /// Convolution of (input, kernel), dimension numbers and window as in StableHLO.
     Convolution = "convolution", Contraction, Some(2);
     /// softmax(q·kᵀ·scale + bias)·v for q, k, v of [batch, heads, time, depth]: (out, logsumexp f32 [batch, heads, time]).
-    /// Operands: q, k, v, scale (0-d f64), and optionally a bias broadcastable to the scores.
+    /// Operands: q, k, v, scale (0-d f64), and optionally a bias broadcastable to the scores. Causal: query i sees keys
+    /// 0 to i. A query that sees no key has out 0 and logsumexp -inf.
     Attention = "attention", Contraction, None;
     /// Gradients (dq, dk, dv) of `attention` from (q, k, v, scale, out, logsumexp, dout[, bias]).
     AttentionBackward = "attention_backward", Contraction, None;

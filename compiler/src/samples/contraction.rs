@@ -158,7 +158,8 @@ fn heads(m: &mut Maker, dtype: DType, sizes: [i64; 6], bias: Option<&[i64]>) -> 
 }
 
 pub(super) fn attention(kind: OpKind) -> Vec<Sample> {
-    let cases: [(&str, [i64; 6], Option<&[i64]>); 7] = [
+    type Case = (&'static str, [i64; 6], Option<&'static [i64]>);
+    let cases: [Case; 7] = [
         ("square", [2, 3, 5, 5, 4, 4], None),
         ("more keys", [1, 2, 3, 7, 4, 6], None),
         ("more queries", [1, 2, 7, 3, 4, 4], None),

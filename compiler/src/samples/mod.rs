@@ -8,10 +8,11 @@ mod library;
 mod maker;
 mod movement;
 mod random;
+mod random_shaped;
 #[cfg(test)]
 mod tests;
 
-pub use random::random_graph;
+pub use random::{NOISE, random_graph};
 
 use crate::interp::Tensor;
 use crate::ir::{Graph, OpKind};

@@ -1,7 +1,8 @@
 //! What holds for every op: its type rule, evaluator, text form and verifier agree.
-use super::{Sample, random_graph, samples};
-use crate::interp::{Tensor, eval};
-use crate::ir::OpKind;
+use super::maker::Rng;
+use super::{NOISE, Sample, random_graph, samples};
+use crate::interp::{Num, Tensor, eval, eval_op};
+use crate::ir::{Attrs, Class, CumKind, DType, OpKind, ReduceKind, ScatterKind, TensorType, Value};
 use crate::{text, verify};
 
 fn check(sample: &Sample) {
@@ -59,4 +60,93 @@ fn random_graphs() {
 fn random_graphs_are_reproducible() {
     assert_eq!(random_graph(3, 20).graph, random_graph(3, 20).graph);
     assert_ne!(random_graph(3, 20).graph, random_graph(4, 20).graph);
+}
+
+/// Evaluates a graph, moving every float that an op computes (rather than copies or chooses) to a neighbour of its
+/// type, up or down at random: another correct backend.
+fn with_rounding_noise(sample: &Sample, seed: u64) -> Vec<Tensor> {
+    let graph = &sample.graph;
+    let mut rng = Rng::new(seed);
+    let mut values: Vec<Tensor> = Vec::new();
+    for inst in &graph.insts {
+        if let Attrs::Index(i) = inst.attrs {
+            values.push(sample.args[i as usize].clone());
+            continue;
+        }
+        let operands: Vec<&Tensor> = inst.operands.iter().map(|v| &values[v.0 as usize]).collect();
+        let types: Vec<TensorType> = inst.results().map(|v| graph.ty(v).clone()).collect();
+        let mut results = eval_op(inst.kind, &inst.attrs, &operands, &types).unwrap();
+        if !is_exact(inst.kind, &inst.attrs) {
+            for t in results.iter_mut().filter(|t| t.ty.dtype.is_float()) {
+                let up = t.nums().map(|_| Num::F(if rng.once_in(2) { 100.0 } else { -100.0 }));
+                let towards = Tensor::from_nums(&t.ty, up.collect::<Vec<_>>());
+                *t = eval_op(OpKind::NextAfter, &Attrs::None, &[&*t, &towards], &[]).unwrap().remove(0);
+            }
+        }
+        values.extend(results);
+    }
+    graph.results.iter().map(|v| values[v.0 as usize].clone()).collect()
+}
+
+/// Ops whose float results are the same bits whatever the order and the functions a backend uses.
+fn is_exact(kind: OpKind, attrs: &Attrs) -> bool {
+    use OpKind as K;
+    match attrs {
+        Attrs::Reduce { kind, .. } | Attrs::Window { kind, .. } => {
+            *kind != ReduceKind::Sum && *kind != ReduceKind::Prod
+        }
+        Attrs::Cumulative { kind, .. } => matches!(kind, CumKind::Max | CumKind::Min),
+        Attrs::Scatter { kind, .. } => !matches!(kind, ScatterKind::Add | ScatterKind::Mul),
+        _ => match kind.class() {
+            Class::Leaf | Class::Movement | Class::Indexed | Class::Random | Class::Structural | Class::Library => true,
+            Class::Reduction => true,
+            Class::Contraction => false,
+            Class::Elementwise => matches!(
+                kind,
+                K::Abs
+                    | K::Negate
+                    | K::Sign
+                    | K::Floor
+                    | K::Ceil
+                    | K::RoundEven
+                    | K::Trunc
+                    | K::Convert
+                    | K::BitcastConvert
+                    | K::Maximum
+                    | K::Minimum
+                    | K::Select
+                    | K::Remainder
+                    | K::NextAfter
+            ),
+        },
+    }
+}
+
+/// The promise that makes random graphs useful for differential tests.
+#[test]
+fn rounding_noise_stays_small_in_random_graphs() {
+    for seed in 0..60 {
+        let sample = random_graph(seed, 40);
+        let plain = eval(&sample.graph, &sample.args).unwrap();
+        // The precision of a result is that of the shortest float on the way to it; the worst in the graph bounds it.
+        let short = (0..sample.graph.n_values() as u32).map(|v| sample.graph.ty(Value(v)).dtype);
+        let eps = short.fold(0.0f64, |eps, dtype| {
+            eps.max(match dtype {
+                DType::BF16 => 2f64.powi(-8),
+                DType::F16 => 2f64.powi(-11),
+                DType::F32 => 2f64.powi(-24),
+                _ => 2f64.powi(-53),
+            })
+        });
+        for (i, (got, want)) in with_rounding_noise(&sample, seed + 1000).iter().zip(&plain).enumerate() {
+            if !want.ty.dtype.is_float() {
+                assert_eq!(got, want, "seed {seed} result {i}\n{}", sample.graph);
+                continue;
+            }
+            for (g, w) in got.to_f64().into_iter().zip(want.to_f64()) {
+                let noise = (g - w).abs() / (eps * (1.0 + w.abs()));
+                assert!(noise <= NOISE, "seed {seed} result {i}: {noise} eps: {g} is not {w}\n{}", sample.graph);
+            }
+        }
+    }
 }

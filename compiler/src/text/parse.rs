@@ -4,6 +4,7 @@ use super::attrs::AttrMap;
 use super::element;
 use super::lex::{Lexer, Result};
 use crate::ir::{Attrs, Builder, Dims, Graph, Literal, OpKind, Param, ParamKind, TensorType, Value};
+use crate::verify;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 /// Bodies nested deeper than this are refused (the parser recurses).
 const MAX_DEPTH: u32 = 16;
 
-/// Reads one function; every type rule is checked. Values may have any names (`%x`).
+/// Reads one function; the result passes the verifier. Values may have any names (`%x`).
 pub fn parse(text: &str) -> std::result::Result<Graph, ParseError> {
     let mut lex = Lexer::new(text);
     let graph = function(&mut lex, true, 0)?;
@@ -109,7 +110,12 @@ fn function(lex: &mut Lexer<'_>, checked: bool, depth: u32) -> Result<Graph> {
             for (param, result, _) in donations {
                 b.donate(param, result);
             }
-            b.finish(results.into_vec()).map_err(|e| lex.error_at(mark, e.to_string()))
+            let graph = b.finish(results.into_vec()).map_err(|e| lex.error_at(mark, e.to_string()))?;
+            // What no single instruction shows: donations, runtime scalars.
+            match verify::verify(&graph).first() {
+                Some(fault) if depth == 0 => Err(lex.error_at(mark, format!("{}: {}", fault.place, fault.message))),
+                _ => Ok(graph),
+            }
         }
         Sink::Unchecked(mut g) => {
             for (param, result, _) in donations {
@@ -397,7 +403,7 @@ fn list<'a>(lex: &mut Lexer<'a>, elements: &mut Vec<(usize, &'a str)>, depth: u3
 }
 
 fn bytes_of_hex(hex: &str) -> Option<Vec<u8>> {
-    if !hex.is_ascii() || hex.len() % 2 != 0 {
+    if !hex.is_ascii() || !hex.len().is_multiple_of(2) {
         return None;
     }
     (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).ok()).collect()

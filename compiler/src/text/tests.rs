@@ -82,3 +82,32 @@ fn literals() {
     let big = Literal { ty: TensorType::new(DType::U8, [100]), bytes: (0..100).collect() };
     assert_eq!(parse_literals(&print_literal(&big)).unwrap(), [big]);
 }
+
+/// Whatever the text, parsing gives a graph or an error, and the verifier can look at any graph that comes out.
+#[test]
+fn broken_texts_do_not_panic() {
+    let tokens =
+        ["%", "-1", "0", "99999999999", "{", "}", "[", "]", "x", "tensor<", "f64>", "1099511627776", "\"", "é"];
+    let mut random = 1u32;
+    let mut next = |n: usize| {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (random >> 8) as usize % n
+    };
+    for _ in 0..3000 {
+        let mut text = ALL.to_string();
+        for _ in 0..1 + next(3) {
+            let chars: Vec<usize> = text.char_indices().map(|(i, _)| i).collect();
+            let (from, to) = (next(chars.len()), next(4));
+            let (from, to) = (chars[from], chars[(from + to).min(chars.len() - 1)]);
+            let insert = if next(2) == 0 { "" } else { tokens[next(tokens.len())] };
+            text.replace_range(from..to.max(from), insert);
+        }
+        if let Ok(graph) = super::parse(&text) {
+            assert_eq!(crate::verify::check(&graph), Ok(()), "{text}");
+        }
+        if let Ok(graph) = super::parse_unchecked(&text) {
+            let _ = crate::verify::verify(&graph);
+            let _ = graph.to_string();
+        }
+    }
+}

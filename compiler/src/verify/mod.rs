@@ -148,6 +148,8 @@ impl Verifier<'_> {
         }
         if let Attrs::Fusion { body, .. } = &inst.attrs {
             self.body(body);
+            // The type rule of a fusion asks for the types of the body's results.
+            usable &= body.results.iter().all(|v| (v.0 as usize) < body.n_values());
         }
         if usable {
             self.types(id, inst);

@@ -13,6 +13,11 @@ func @f(%0: tensor<4xf32>, %1: tensor<8xf32>) {
       return %1
     }
   }
+  %4 = fusion %1 {kind = loop} : tensor<8xf32> {
+    func @no_result(%0: tensor<8xf32>) {
+      return %77
+    }
+  }
   return %2
 }
 // ----
@@ -21,3 +26,4 @@ func @f(%0: tensor<4xf32>, %1: tensor<8xf32>) {
 // @f/narrow: parameter 0: a fusion's parameter cannot be donated
 // @f: %2 = fusion %0 {kind = loop} : tensor<8xf32>: fusion: operands do not match the parameters of narrow
 // @f: %3 = fusion %1 {kind = loop} : tensor<4xf32>: the type rule gives tensor<8xf32>
+// @f/no_result: result 0: %77 does not exist
