@@ -3,6 +3,7 @@
 //! Knows nothing of devices, libtorch or Python (see ARCHITECTURE.md).
 pub mod interp;
 pub mod ir;
+pub mod kernel;
 pub mod program;
 pub mod samples;
 pub mod text;
