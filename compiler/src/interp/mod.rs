@@ -17,6 +17,11 @@ mod tensor;
 mod tests;
 mod window;
 
+/// The functions of one and two floats, for backends that have no code of their own for the rarer ones.
+pub mod scalar {
+    pub use super::elementwise::{float, float2};
+}
+
 pub use tensor::{Num, Tensor};
 
 use crate::ir::{Attrs, Graph, Inst, OpKind, TensorType, infer};
