@@ -375,24 +375,18 @@ impl Build<'_> {
             return Ok(self.add(ExprOp::Const(identity(*kind, dtype)), dtype, &[]));
         }
         let position = self.kernel.ix.linear(at, &self.body.ty(result).dims);
+        if self.n_reduced == 1 {
+            // One element: it is its own sum, product and extreme.
+            let index = self.operand_index(inst, dims, position, Affine::default())?;
+            return self.eval(inst.operands[0], &index, Guard::Always);
+        }
         if position != self.kept {
             return Err(self.bad("a reduction's result is used at another index than its own"));
         }
         let number = match self.reduced.get(&result) {
             Some(&n) => n,
             None => {
-                let from = self.body.ty(inst.operands[0]).dims.clone();
-                let (red, keep): (Vec<usize>, Vec<usize>) = (0..from.len()).partition(|d| dims.contains(&(*d as i64)));
-                let sizes = |list: &[usize]| list.iter().map(|&d| from[d]).collect::<Dims>();
-                if sizes(&red).iter().product::<i64>() != self.n_reduced {
-                    return Err(self.bad("reductions over different dimensions"));
-                }
-                let mut index = vec![Affine::default(); from.len()];
-                for (list, position) in [(&keep, self.kept.clone()), (&red, self.inner.clone())] {
-                    for (&d, a) in list.iter().zip(self.kernel.ix.delinear(&position, &sizes(list))) {
-                        index[d] = a;
-                    }
-                }
+                let index = self.operand_index(inst, dims, self.kept.clone(), self.inner.clone())?;
                 let value = self.eval(inst.operands[0], &index, Guard::Always)?;
                 let level = self.level(value);
                 let n = self.kernel.reductions.len() as u32;
@@ -402,6 +396,23 @@ impl Build<'_> {
             }
         };
         Ok(self.add(ExprOp::Reduced(number), dtype, &[]))
+    }
+
+    /// Index of a reduction's operand from the positions in the kept and the reduced dimensions.
+    fn operand_index(&mut self, inst: &Inst, red: &Dims, kept: Affine, inner: Affine) -> Result<Vec<Affine>, LowerError> {
+        let from = self.body.ty(inst.operands[0]).dims.clone();
+        let (red, keep): (Vec<usize>, Vec<usize>) = (0..from.len()).partition(|d| red.contains(&(*d as i64)));
+        let sizes = |list: &[usize]| list.iter().map(|&d| from[d]).collect::<Dims>();
+        if sizes(&red).iter().product::<i64>() != self.n_reduced {
+            return Err(self.bad("reductions over different dimensions"));
+        }
+        let mut index = vec![Affine::default(); from.len()];
+        for (list, position) in [(&keep, kept), (&red, inner)] {
+            for (&d, a) in list.iter().zip(self.kernel.ix.delinear(&position, &sizes(list))) {
+                index[d] = a;
+            }
+        }
+        Ok(index)
     }
 
     /// Number of reductions that must be finished, one after the other, before `value` can be computed.

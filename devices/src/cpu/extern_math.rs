@@ -74,10 +74,10 @@ macro_rules! symbols {
             ];
             $({
                 extern "C" fn single(x: f32) -> f32 {
-                    scalar::float(OpKind::$kind, f64::from(x)) as f32
+                    scalar::float(OpKind::$kind, f64::from(x)).unwrap_or(f64::NAN) as f32
                 }
                 extern "C" fn double(x: f64) -> f64 {
-                    scalar::float(OpKind::$kind, x)
+                    scalar::float(OpKind::$kind, x).unwrap_or(f64::NAN)
                 }
                 let name = OpKind::$kind.name();
                 all.push((format!("rsx_{name}_f32"), single as extern "C" fn(f32) -> f32 as usize));
@@ -86,10 +86,10 @@ macro_rules! symbols {
             $({
                 extern "C" fn single(x: f32, y: f32) -> f32 {
                     let f64 = rsx_compiler::ir::DType::F64;
-                    scalar::float2(OpKind::$kind2, f64, f64::from(x), f64::from(y)) as f32
+                    scalar::float2(OpKind::$kind2, f64, f64::from(x), f64::from(y)).unwrap_or(f64::NAN) as f32
                 }
                 extern "C" fn double(x: f64, y: f64) -> f64 {
-                    scalar::float2(OpKind::$kind2, rsx_compiler::ir::DType::F64, x, y)
+                    scalar::float2(OpKind::$kind2, rsx_compiler::ir::DType::F64, x, y).unwrap_or(f64::NAN)
                 }
                 let name = OpKind::$kind2.name();
                 all.push((format!("rsx_{name}_f32"), single as extern "C" fn(f32, f32) -> f32 as usize));
@@ -97,7 +97,7 @@ macro_rules! symbols {
             })*
             $({
                 extern "C" fn after(x: $t, y: $t) -> $t {
-                    scalar::float2(OpKind::NextAfter, rsx_compiler::ir::DType::$dtype, f64::from(x), f64::from(y)) as $t
+                    scalar::float2(OpKind::NextAfter, rsx_compiler::ir::DType::$dtype, f64::from(x), f64::from(y)).unwrap_or(f64::NAN) as $t
                 }
                 let name = rsx_compiler::ir::DType::$dtype.name();
                 all.push((format!("rsx_next_after_{name}"), after as extern "C" fn($t, $t) -> $t as usize));

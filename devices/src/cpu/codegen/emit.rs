@@ -5,7 +5,7 @@
 //! by construction and no pass has to move it there.
 use crate::cpu::target::Target;
 use rsx_compiler::ir::DType;
-use rsx_compiler::kernel::{Affine, AtomId, ExprId, Kernel};
+use rsx_compiler::kernel::{AtomId, ExprId, Kernel};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
@@ -105,7 +105,6 @@ pub(super) struct Scope {
     pub(super) code: String,
     pub(super) values: HashMap<(ExprId, bool), String>,
     pub(super) atoms: HashMap<AtomId, String>,
-    pub(super) sums: HashMap<Affine, String>,
     pub(super) texts: HashMap<String, String>,
 }
 
@@ -343,6 +342,18 @@ impl<'k> Emit<'k> {
         let _ = writeln!(s, "br label %L{n}.latch\nL{n}.latch:\n%i{n}.next = add nuw nsw i64 %i{n}, {step}");
         let _ = write!(s, "br label %L{n}.head\nL{n}.exit:");
         self.line(s);
+    }
+
+    /// Runs `f` with the lanes set to `lane`, forgetting what other lanes computed.
+    pub(super) fn on<R>(&mut self, lane: &Lane, f: impl FnOnce(&mut Self) -> R) -> R {
+        self.lane = Some(lane.clone());
+        self.at = self.depth();
+        if let Some(s) = self.scopes.last_mut() {
+            s.values.clear();
+        }
+        let r = f(self);
+        self.lane = None;
+        r
     }
 
     /// Sets up loop variables `vars` from the flat position `flat` (an SSA name) in the current scope.

@@ -223,7 +223,8 @@ impl Emit<'_> {
         let t = acc_type(self.k.args[arg as usize].dtype);
         let column = match &self.lane {
             Some(l) => self.def_once(&format!("add nsw i64 {}, {}", l.base, l.shift)),
-            None => self.vars.last()?.as_ref().map_or_else(|| "0".to_owned(), |v| v.name.clone()),
+            // Without lanes there is one column.
+            None => "0".to_owned(),
         };
         Some(self.def(format!("getelementptr {t}, ptr {row}, i64 {column}")))
     }

@@ -2,7 +2,7 @@
 use super::emit::{Emit, ReducedValue, Reg, Ty};
 use super::index::Across;
 use rsx_compiler::ir::{CmpDir, DType, OpKind, ReduceKind};
-use rsx_compiler::kernel::{Affine, Expr, ExprId, ExprOp, Source};
+use rsx_compiler::kernel::{Affine, Expr, ExprId, ExprOp};
 
 impl Emit<'_> {
     /// The value of an expression that is the same for all lanes.
@@ -226,7 +226,7 @@ impl Emit<'_> {
                 let bytes = memory.reg.bits() as usize / 8;
                 let position = self.kept_position();
                 let base = self.index_scalar(&position);
-                let (name, mut total) = (memory.reg.name(), None);
+                let (name, mut total): (_, Option<String>) = (memory.reg.name(), None);
                 for part in 0..parts {
                     let p = self.def(format!("getelementptr {name}, ptr {pointer}, i64 {}", part * stride));
                     let p = self.def(format!("getelementptr {name}, ptr {p}, i64 {base}"));
@@ -365,11 +365,5 @@ impl Emit<'_> {
         let bytes = &self.k.literals[n].bytes;
         let text: String = bytes.iter().map(|b| format!("\\{b:02X}")).collect();
         format!("@KEY.lit{n} = private unnamed_addr constant [{} x i8] c\"{text}\", align 64\n", bytes.len())
-    }
-
-    /// True if some expression reads `source`.
-    pub(super) fn reads(&self, source: Source) -> bool {
-        (0..self.k.exprs.len())
-            .any(|i| matches!(self.k.exprs.get(ExprId(i as u32)).op, ExprOp::Load { source: s, .. } if s == source))
     }
 }
