@@ -4,9 +4,5 @@ pub mod cpu;
 mod error;
 pub mod memory;
 
-<<<<<<< HEAD
 pub use buffer::{Buffer, Memory, OutOfRange};
-=======
-pub use buffer::Buffer;
 pub use error::DeviceError;
->>>>>>> 78f458a (wip: generated kernels run)
