@@ -8,6 +8,7 @@ pub mod dump;
 pub mod fusion;
 pub mod interp;
 pub mod ir;
+pub mod kernel;
 pub mod passes;
 pub mod program;
 pub mod samples;

@@ -23,7 +23,7 @@ pub(super) fn unary(kind: OpKind, x: Num) -> Option<Num> {
 }
 
 /// Functions of one float.
-fn float(kind: OpKind, x: f64) -> Option<f64> {
+pub fn float(kind: OpKind, x: f64) -> Option<f64> {
     use OpKind as K;
     Some(match kind {
         K::Abs => x.abs(),
@@ -130,7 +130,7 @@ fn integer_power(base: i128, exponent: i128) -> i128 {
     result
 }
 
-fn float2(kind: OpKind, dtype: DType, a: f64, b: f64) -> Option<f64> {
+pub fn float2(kind: OpKind, dtype: DType, a: f64, b: f64) -> Option<f64> {
     use OpKind as K;
     Some(match kind {
         K::Add => a + b,

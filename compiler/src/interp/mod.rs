@@ -18,6 +18,11 @@ mod tensor;
 mod tests;
 mod window;
 
+/// The functions of one and two floats, for backends that have no code of their own for the rarer ones.
+pub mod scalar {
+    pub use super::elementwise::{float, float2};
+}
+
 pub use compare::{Tolerance, mismatch};
 pub use tensor::{Num, Tensor};
 

@@ -1,0 +1,217 @@
+//! Column kernels: reductions over any dimensions, in two steps.
+//!
+//! The first step writes partial results to shared memory, the second combines them, runs the epilogue and stores.
+//! Where the innermost loop is kept, lanes are kept points and accumulators live in memory (a tile that stays in L1)
+//! so that rows are read as they lie; otherwise lanes are reduced points and accumulators live in registers. The
+//! number of parts depends on sizes only, so that results do not depend on the number of threads.
+use super::emit::{Emit, ReducedValue, Reg, Ty, Var};
+use super::walk::Trips;
+use super::{accumulator, ceil_div, flat};
+use rsx_compiler::kernel::Kernel;
+
+/// Points of one part are not fewer than this.
+const PART: i64 = 1 << 14;
+/// Units wanted when there is enough work for them.
+const UNITS: i64 = 32;
+/// Bytes of accumulators in one tile.
+const TILE: i64 = 16 << 10;
+
+/// How the first step is cut.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    kept: Vec<u32>,
+    reduced: Vec<u32>,
+    /// Lanes are kept points.
+    kept_lanes: bool,
+    /// Points of the innermost kept loop in one tile (lanes over kept points only).
+    tile: i64,
+    tiles: i64,
+    unroll: usize,
+    /// Cuts of the outermost reduced loop and trips of each.
+    parts: i64,
+    trips: i64,
+}
+
+/// True for a row kernel that is better computed as a column kernel: a few long rows with nothing but their sums.
+pub(super) fn fits(k: &Kernel) -> bool {
+    k.stores.iter().all(|s| !s.full)
+        && k.reductions.iter().all(|r| r.level == 0)
+        && k.kept() < UNITS
+        && k.reduced() >= 2 * PART
+}
+
+impl Plan {
+    pub(super) fn of(k: &Kernel, w: usize) -> Plan {
+        let (reduced, kept): (Vec<u32>, Vec<u32>) =
+            (0..k.loops.len() as u32).partition(|&v| k.loops[v as usize].reduced);
+        let extent = |v: Option<&u32>| v.map_or(1, |&v| k.loops[v as usize].extent);
+        let kept_lanes = k.loops.last().is_some_and(|l| !l.reduced);
+        let inner = extent(if kept_lanes { kept.last() } else { reduced.last() });
+        let unroll = super::unroll(k).min((inner / w as i64).max(1) as usize);
+        let chunk = (w * unroll) as i64;
+        let width: i64 = k.reductions.iter().map(|r| i64::from(accumulator(r.dtype).bits()) / 8).sum();
+        let tile = if kept_lanes { (TILE / width.max(1) / chunk).max(1) * chunk } else { 1 };
+        let tiles = if kept_lanes { ceil_div(inner, tile) } else { 1 };
+        let units = k.kept() / if kept_lanes { inner } else { 1 } * tiles;
+        let (outer, points) = (extent(reduced.first()), k.kept() * k.reduced());
+        let parts = (UNITS / units.max(1)).min(points / PART).min(outer).max(1);
+        let mut trips = ceil_div(outer, parts);
+        if !kept_lanes && reduced.len() == 1 {
+            trips = ceil_div(trips, chunk) * chunk;
+        }
+        Plan { kept, reduced, kept_lanes, tile, tiles, unroll, parts: ceil_div(outer, trips), trips }
+    }
+
+    pub(super) fn units(&self, k: &Kernel) -> i64 {
+        let inner = if self.kept_lanes { self.kept.last() } else { None };
+        k.kept() / inner.map_or(1, |&v| k.loops[v as usize].extent) * self.tiles * self.parts
+    }
+
+    /// Offset of reduction `r`'s partial results in shared memory, bytes.
+    fn offset(&self, k: &Kernel, r: usize) -> u64 {
+        let bytes = |r: &rsx_compiler::kernel::Reduction| {
+            let size = u64::from(accumulator(r.dtype).bits()) / 8;
+            (self.parts as u64 * k.kept() as u64 * size).next_multiple_of(64)
+        };
+        k.reductions[..r].iter().map(bytes).sum()
+    }
+
+    pub(super) fn shared_bytes(&self, k: &Kernel) -> u64 {
+        self.offset(k, k.reductions.len())
+    }
+}
+
+/// Generates the first step. Unit = (part, outer kept point, tile).
+pub(super) fn partial(e: &mut Emit, plan: &Plan) {
+    let k = e.k;
+    let n = e.open();
+    let mut unit = format!("%i{n}");
+    let digit = |e: &mut Emit, unit: &mut String, size: i64| {
+        let number = e.def(format!("urem i64 {unit}, {size}"));
+        *unit = e.def(format!("udiv i64 {unit}, {size}"));
+        number
+    };
+    let tile = digit(e, &mut unit, plan.tiles);
+    let outer = if plan.kept_lanes { &plan.kept[..plan.kept.len() - 1] } else { &plan.kept[..] };
+    let count: i64 = outer.iter().map(|&v| k.loops[v as usize].extent).product();
+    let point = digit(e, &mut unit, count);
+    let part = unit;
+    e.set_flat(outer, &point);
+    let lo = e.def(format!("mul nsw i64 {part}, {}", plan.trips));
+    let end = e.def(format!("add nsw i64 {lo}, {}", plan.trips));
+    let first = k.loops[plan.reduced[0] as usize].extent;
+    let hi = e.def(format!("call i64 @llvm.smin.i64(i64 {end}, i64 {first})"));
+    let chunk = (e.w * plan.unroll) as i64;
+    let unit = [chunk, e.w as i64].into_iter().find(|u| plan.trips % u == 0 && first % u == 0).unwrap_or(1);
+    let range = Trips { lo, hi, most: plan.trips, unit, aligned: if plan.trips % chunk == 0 { chunk } else { 1 } };
+    let pointers: Vec<String> = (0..k.reductions.len())
+        .map(|r| {
+            let (t, kept) = (accumulator(k.reductions[r].dtype).name(), k.kept());
+            let base = e.def(format!("getelementptr i8, ptr %shared, i64 {}", plan.offset(k, r)));
+            let skip = e.def(format!("mul nsw i64 {part}, {kept}"));
+            e.def(format!("getelementptr {t}, ptr {base}, i64 {skip}"))
+        })
+        .collect();
+    let which: Vec<usize> = (0..k.reductions.len()).collect();
+    if plan.kept_lanes {
+        in_memory(e, plan, &tile, &range, &pointers);
+    } else {
+        let carried = e.accumulators(&which, plan.unroll);
+        let sums =
+            e.nest(&plan.reduced, &range, plan.unroll, &carried, &mut |e, lanes, sums| e.accumulate(&which, lanes, sums));
+        for &r in &which {
+            let copies: Vec<String> = (0..plan.unroll).map(|u| sums[u * which.len() + r].clone()).collect();
+            let x = e.total(r, &copies);
+            let memory = accumulator(k.reductions[r].dtype);
+            let x = if memory == Reg::I8 && Reg::of(k.reductions[r].dtype) == Reg::I1 {
+                e.cast("zext", Ty { reg: Reg::I1, vec: false }, &x, Reg::I8)
+            } else {
+                x
+            };
+            let p = e.def(format!("getelementptr {}, ptr {}, i64 {point}", memory.name(), pointers[r]));
+            e.line(format!("store {} {x}, ptr {p}, align {}", memory.name(), memory.bits() / 8));
+        }
+    }
+    e.close(n, "%lo", "%hi", 1, &[]);
+}
+
+/// Accumulates a tile of kept points in memory.
+fn in_memory(e: &mut Emit, plan: &Plan, tile: &str, range: &Trips, pointers: &[String]) {
+    let k = e.k;
+    let Some(&lane) = plan.kept.last() else { return };
+    let extent = k.loops[lane as usize].extent;
+    let lo = e.def(format!("mul nsw i64 {tile}, {}", plan.tile));
+    let end = e.def(format!("add nsw i64 {lo}, {}", plan.tile));
+    let hi = e.def(format!("call i64 @llvm.smin.i64(i64 {end}, i64 {extent})"));
+    let chunk = (e.w * plan.unroll) as i64;
+    let unit = [chunk, e.w as i64].into_iter().find(|u| extent % u == 0).unwrap_or(1);
+    let columns = Trips { lo, hi, most: plan.tile.min(extent), unit, aligned: chunk };
+    let access = |e: &mut Emit, r: usize, value: Option<String>| -> String {
+        let dtype = k.reductions[r].dtype;
+        let (bool, reg) = (Reg::of(dtype) == Reg::I1, accumulator(dtype));
+        let (v, bytes) = (Ty { reg, vec: true }, reg.bits() as usize / 8);
+        let position = e.kept_position();
+        let index = e.index_scalar(&position);
+        let p = e.def(format!("getelementptr {}, ptr {}, i64 {index}", reg.name(), pointers[r]));
+        match value {
+            Some(x) => {
+                let raw = if bool { e.cast("zext", Ty { reg: Reg::I1, vec: true }, &x, Reg::I8) } else { x };
+                e.store_contiguous(v, &raw, &p, bytes, false);
+                raw
+            }
+            None => {
+                let mask = e.lane.as_ref().and_then(|l| l.mask.clone());
+                let raw = e.load_contiguous(v, &p, bytes, mask.as_deref());
+                if bool { e.from_memory(dtype, true, &raw) } else { raw }
+            }
+        }
+    };
+    e.lane_loop(lane, &columns, plan.unroll, &[], &mut |e, lanes, _| {
+        for l in lanes {
+            e.on(l, |e| {
+                for r in 0..k.reductions.len() {
+                    let id = e.identity(k.reductions[r].kind, k.reductions[r].dtype, true);
+                    access(e, r, Some(id));
+                }
+            });
+        }
+        Vec::new()
+    });
+    let mut open = Vec::new();
+    for &v in &plan.reduced {
+        let n = e.open();
+        let depth = e.depth();
+        e.vars[v as usize] = Some(Var { name: format!("%i{n}"), depth });
+        open.push((n, v));
+    }
+    e.lane_loop(lane, &columns, plan.unroll, &[], &mut |e, lanes, _| {
+        for l in lanes {
+            e.on(l, |e| {
+                for r in 0..k.reductions.len() {
+                    let x = e.vector(k.reductions[r].value);
+                    let old = access(e, r, None);
+                    let new = e.combine(k.reductions[r].kind, k.reductions[r].dtype, true, &old, &x);
+                    access(e, r, Some(new));
+                }
+            });
+        }
+        Vec::new()
+    });
+    for (i, &(n, v)) in open.iter().enumerate().rev() {
+        let (lo, hi) = match i {
+            0 => (range.lo.clone(), range.hi.clone()),
+            _ => ("0".to_owned(), k.loops[v as usize].extent.to_string()),
+        };
+        e.close(n, &lo, &hi, 1, &[]);
+    }
+}
+
+/// Generates the second step: a walk over the kept points; returns (units, grain).
+pub(super) fn finish(e: &mut Emit, plan: &Plan) -> (i64, i64) {
+    let k = e.k;
+    for r in 0..k.reductions.len() {
+        let pointer = e.def(format!("getelementptr i8, ptr %shared, i64 {}", plan.offset(k, r)));
+        e.reduced[r] = ReducedValue::Partial { pointer, parts: plan.parts, stride: k.kept() };
+    }
+    flat::emit(e, &plan.kept, &k.stores)
+}

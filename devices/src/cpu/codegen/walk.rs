@@ -1,0 +1,197 @@
+//! Vector loops: unrolled, with a masked tail, and nests of loops around them.
+use super::emit::{Emit, Lane, Reg, Ty, Var};
+
+/// The trips of a loop.
+#[derive(Clone, Debug)]
+pub(super) struct Trips {
+    /// First value and end: SSA names or numbers.
+    pub(super) lo: String,
+    pub(super) hi: String,
+    /// Upper bound of the number of trips.
+    pub(super) most: i64,
+    /// The number of trips is always a multiple of this.
+    pub(super) unit: i64,
+    /// The first value is a multiple of this.
+    pub(super) aligned: i64,
+}
+
+impl Trips {
+    /// All trips of a loop of `extent`.
+    pub(super) fn all(extent: i64) -> Trips {
+        Trips { lo: "0".into(), hi: extent.to_string(), most: extent, unit: extent, aligned: 1 << 30 }
+    }
+}
+
+/// What goes from one trip of a loop to the next: LLVM type and first value.
+pub(super) type Carried = (String, String);
+
+/// Computes one trip: the copies' lanes and the carried values; returns the carried values of the next trip.
+pub(super) type Body<'b> = dyn FnMut(&mut Emit, &[Lane], &[String]) -> Vec<String> + 'b;
+
+impl Emit<'_> {
+    /// Walks `trips` of loop `var` in vectors, `unroll` of them at a time and the rest one by one, the last masked.
+    ///
+    /// The body sees as many lanes as there are copies; carried values belong to copies in equal shares (a rest trip
+    /// has the first copy's). Returns the last values.
+    pub(super) fn lane_loop(
+        &mut self,
+        var: u32,
+        trips: &Trips,
+        unroll: usize,
+        carried: &[Carried],
+        body: &mut Body,
+    ) -> Vec<String> {
+        let w = self.w as i64;
+        let chunk = w * unroll as i64;
+        let multiple = if trips.aligned % w == 0 { w } else { 1 };
+        let mut values: Vec<String> = carried.iter().map(|c| c.1.clone()).collect();
+        let mut lo = trips.lo.clone();
+        if trips.most >= chunk {
+            let end = match (trips.lo.parse::<i64>(), trips.hi.parse::<i64>()) {
+                _ if trips.unit % chunk == 0 => trips.hi.clone(),
+                (Ok(lo), Ok(hi)) => (lo + (hi - lo) / chunk * chunk).to_string(),
+                _ => {
+                    let n = self.def(format!("sub nsw i64 {}, {}", trips.hi, trips.lo));
+                    let n = self.def(format!("and i64 {n}, {}", -chunk));
+                    self.def(format!("add nsw i64 {}, {n}", trips.lo))
+                }
+            };
+            let n = self.open();
+            let names: Vec<String> = (0..carried.len()).map(|j| format!("%c{n}.{j}")).collect();
+            let lanes: Vec<Lane> = (0..unroll as i64)
+                .map(|u| Lane { var, base: format!("%i{n}"), shift: u * w, multiple, mask: None })
+                .collect();
+            let next = body(self, &lanes, &names);
+            let phis = phis(carried, &names, &values, &next);
+            self.close(n, &lo, &end, chunk, &phis);
+            values = names;
+            lo = end;
+        }
+        if trips.unit % chunk == 0 {
+            return values;
+        }
+        let share = carried.len() / unroll;
+        let n = self.open();
+        let names: Vec<String> = (0..share).map(|j| format!("%c{n}.{j}")).collect();
+        let mask = (trips.unit % w != 0).then(|| {
+            let left = self.def(format!("sub nsw i64 {}, %i{n}", trips.hi));
+            let left = self.def(format!("trunc i64 {left} to i32"));
+            let left = self.splat(Reg::I32, &left);
+            let numbers = self.lane_numbers(Reg::I32);
+            self.cmp("icmp slt", Ty { reg: Reg::I32, vec: true }, &numbers, &left)
+        });
+        let lane = Lane { var, base: format!("%i{n}"), shift: 0, multiple, mask };
+        let next = body(self, &[lane], &names);
+        let phis = phis(&carried[..share], &names, &values[..share], &next);
+        self.close(n, &lo, &trips.hi, w, &phis);
+        values[..share].clone_from_slice(&names);
+        values
+    }
+
+    /// Walks loops `vars`, outermost first, the last of them in vectors; `first` are the trips of the first one.
+    pub(super) fn nest(
+        &mut self,
+        vars: &[u32],
+        first: &Trips,
+        unroll: usize,
+        carried: &[Carried],
+        body: &mut Body,
+    ) -> Vec<String> {
+        let [var, inner @ ..] = vars else { return carried.iter().map(|c| c.1.clone()).collect() };
+        if inner.is_empty() {
+            return self.lane_loop(*var, first, unroll, carried, body);
+        }
+        let n = self.open();
+        let depth = self.depth();
+        self.vars[*var as usize] = Some(Var { name: format!("%i{n}"), depth });
+        let names: Vec<String> = (0..carried.len()).map(|j| format!("%c{n}.{j}")).collect();
+        let begin: Vec<Carried> = carried.iter().zip(&names).map(|(c, name)| (c.0.clone(), name.clone())).collect();
+        let trips = Trips::all(self.k.loops[inner[0] as usize].extent);
+        let next = self.nest(inner, &trips, unroll, &begin, body);
+        let values: Vec<String> = carried.iter().map(|c| c.1.clone()).collect();
+        let phis = phis(carried, &names, &values, &next);
+        self.close(n, &first.lo, &first.hi, 1, &phis);
+        names
+    }
+
+    /// Combines the lanes of `x` into one value.
+    pub(super) fn horizontal(&mut self, r: usize, x: &str) -> String {
+        let reduction = self.k.reductions[r].clone();
+        let v = Ty { reg: Reg::of(reduction.dtype.opmath()), vec: true };
+        let (t, w) = (self.ty(v), self.w);
+        let (mut x, mut half) = (x.to_owned(), w / 2);
+        while half > 0 {
+            let order: Vec<String> =
+                (0..w).map(|l| if l < half { format!("i32 {}", l + half) } else { "i32 poison".to_owned() }).collect();
+            let order = order.join(", ");
+            let other = self.def(format!("shufflevector {t} {x}, {t} poison, <{w} x i32> <{order}>"));
+            x = self.combine(reduction.kind, reduction.dtype, true, &x, &other);
+            half /= 2;
+        }
+        self.def(format!("extractelement {t} {x}, i64 0"))
+    }
+
+    /// Accumulators of reductions `which`, one per copy: copy 0's first.
+    pub(super) fn accumulators(&self, which: &[usize], unroll: usize) -> Vec<Carried> {
+        let one = |&r: &usize| {
+            let reduction = &self.k.reductions[r];
+            let ty = Ty { reg: Reg::of(reduction.dtype.opmath()), vec: true };
+            (self.ty(ty), self.identity(reduction.kind, reduction.dtype, true))
+        };
+        (0..unroll).flat_map(|_| which.iter().map(one)).collect()
+    }
+
+    /// One trip of reductions `which` on vectors of the lanes.
+    pub(super) fn accumulate(&mut self, which: &[usize], lanes: &[Lane], sums: &[String]) -> Vec<String> {
+        let mut next = Vec::new();
+        for (u, lane) in lanes.iter().enumerate() {
+            self.on(lane, |e| {
+                for (j, &r) in which.iter().enumerate() {
+                    let x = e.masked_operand(r);
+                    let reduction = &e.k.reductions[r];
+                    let (kind, dtype) = (reduction.kind, reduction.dtype);
+                    next.push(e.combine(kind, dtype, true, &sums[u * which.len() + j], &x));
+                }
+            });
+        }
+        next
+    }
+
+    /// A reduction's operand in the lanes, the identity where a lane is inactive.
+    pub(super) fn masked_operand(&mut self, r: usize) -> String {
+        let reduction = self.k.reductions[r].clone();
+        let x = self.vector(reduction.value);
+        match self.lane.as_ref().and_then(|l| l.mask.clone()) {
+            None => x,
+            Some(m) => {
+                let id = self.identity(reduction.kind, reduction.dtype, true);
+                self.select(Ty { reg: Reg::of(reduction.dtype), vec: true }, &m, &x, &id)
+            }
+        }
+    }
+
+    /// The finished value of reduction `r` from its copies' accumulators.
+    pub(super) fn total(&mut self, r: usize, copies: &[String]) -> String {
+        let reduction = self.k.reductions[r].clone();
+        let mut list = copies.to_vec();
+        while list.len() > 1 {
+            list = list
+                .chunks(2)
+                .map(|c| match c {
+                    [a, b] => self.combine(reduction.kind, reduction.dtype, true, a, b),
+                    rest => rest[0].clone(),
+                })
+                .collect();
+        }
+        self.horizontal(r, &list[0])
+    }
+}
+
+fn phis(
+    carried: &[Carried],
+    names: &[String],
+    first: &[String],
+    next: &[String],
+) -> Vec<(String, String, String, String)> {
+    (0..names.len()).map(|j| (carried[j].0.clone(), names[j].clone(), first[j].clone(), next[j].clone())).collect()
+}

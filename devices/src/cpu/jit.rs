@@ -1,0 +1,160 @@
+//! Loading of object code, and the cache of what is loaded.
+use super::extern_math;
+use super::llvm::{self, LlvmError, Output};
+use super::target::Level;
+use llvm_sys::core::LLVMCreateMemoryBufferWithMemoryRangeCopy;
+use llvm_sys::orc2::lljit::*;
+use llvm_sys::orc2::*;
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex, OnceLock};
+
+struct Jit(LLVMOrcLLJITRef);
+
+// SAFETY: LLJIT is thread-safe: sessions lock internally.
+unsafe impl Send for Jit {}
+// SAFETY: as above.
+unsafe impl Sync for Jit {}
+
+impl Jit {
+    /// The process's JIT. Kernels see the functions of `extern_math` and nothing else of the process.
+    fn get() -> Result<&'static Jit, LlvmError> {
+        static JIT: OnceLock<Result<Jit, LlvmError>> = OnceLock::new();
+        JIT.get_or_init(Jit::new).as_ref().map_err(Clone::clone)
+    }
+
+    fn new() -> Result<Jit, LlvmError> {
+        llvm::init();
+        let mut jit = null_mut();
+        // SAFETY: the builder is fresh and consumed by the call; names live through interning.
+        unsafe {
+            llvm::check(LLVMOrcCreateLLJIT(&mut jit, LLVMOrcCreateLLJITBuilder()))?;
+            let mut pairs = Vec::new();
+            for (name, address) in extern_math::symbols() {
+                let name = CString::new(name).map_err(|_| LlvmError("NUL in a symbol".into()))?;
+                pairs.push(LLVMOrcCSymbolMapPair {
+                    Name: LLVMOrcLLJITMangleAndIntern(jit, name.as_ptr()),
+                    Sym: LLVMJITEvaluatedSymbol {
+                        Address: address as u64,
+                        // Exported and callable.
+                        Flags: LLVMJITSymbolFlags { GenericFlags: 1 | 4, TargetFlags: 0 },
+                    },
+                });
+            }
+            let unit = LLVMOrcAbsoluteSymbols(pairs.as_mut_ptr(), pairs.len());
+            llvm::check(LLVMOrcJITDylibDefine(LLVMOrcLLJITGetMainJITDylib(jit), unit))?;
+        }
+        Ok(Jit(jit))
+    }
+
+    /// Loads an object and returns the addresses of `symbols`.
+    fn load(&self, object: &[u8], symbols: &[String]) -> Result<Code, LlvmError> {
+        // SAFETY: the buffer is consumed by the JIT; names are C strings that live through the calls.
+        unsafe {
+            let dylib = LLVMOrcLLJITGetMainJITDylib(self.0);
+            let buffer =
+                LLVMCreateMemoryBufferWithMemoryRangeCopy(object.as_ptr().cast(), object.len(), c"kernel".as_ptr());
+            let tracker = LLVMOrcJITDylibCreateResourceTracker(dylib);
+            let mut code = Code { tracker, entries: Vec::new() };
+            llvm::check(LLVMOrcLLJITAddObjectFileWithRT(self.0, tracker, buffer))?;
+            for s in symbols {
+                let name = CString::new(s.as_str()).map_err(|_| LlvmError("NUL in a symbol".into()))?;
+                let mut address = 0;
+                llvm::check(LLVMOrcLLJITLookup(self.0, &mut address, name.as_ptr()))?;
+                code.entries.push(address as usize);
+            }
+            Ok(code)
+        }
+    }
+}
+
+/// Loaded code; unloaded when the last reference goes.
+#[derive(Debug)]
+pub struct Code {
+    tracker: LLVMOrcResourceTrackerRef,
+    /// Addresses of the entry points, in the order asked for.
+    pub entries: Vec<usize>,
+}
+
+// SAFETY: the tracker is only used in `drop`, by one thread; entries are addresses of immutable code.
+unsafe impl Send for Code {}
+// SAFETY: as above.
+unsafe impl Sync for Code {}
+
+impl Drop for Code {
+    fn drop(&mut self) {
+        // SAFETY: nobody can call the code any more: entries are used through a reference to this value only.
+        unsafe {
+            // A failure leaves the code loaded, which is harmless.
+            let _ = llvm::check(LLVMOrcResourceTrackerRemove(self.tracker));
+            LLVMOrcReleaseResourceTracker(self.tracker);
+        }
+    }
+}
+
+/// Where object code outlives the process (a disk cache). Keys are content hashes of (text, level, LLVM version).
+pub trait ObjectStore: Send + Sync {
+    fn get(&self, key: u128) -> Option<Vec<u8>>;
+    fn put(&self, key: u128, object: &[u8]);
+}
+
+static STORE: OnceLock<Box<dyn ObjectStore>> = OnceLock::new();
+
+/// Sets the store, once; false if there is one already.
+pub fn set_object_store(store: Box<dyn ObjectStore>) -> bool {
+    STORE.set(store).is_ok()
+}
+
+/// Loaded code beyond this many kernels is dropped if no program uses it.
+const CACHE_LIMIT: usize = 4096;
+
+type Cache = Mutex<HashMap<u128, Arc<Code>>>;
+
+fn cache() -> &'static Cache {
+    static CACHE: OnceLock<Cache> = OnceLock::new();
+    CACHE.get_or_init(Cache::default)
+}
+
+/// What [`load`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Memory,
+    Store,
+    Compiled,
+}
+
+/// The code of a module in which `KEY` stands for its own content hash (so that symbols are unique in the process).
+///
+/// `symbols`: names of the entry points, with `KEY` likewise.
+pub fn load(text: &str, symbols: &[String], level: Level) -> Result<(Arc<Code>, Origin), LlvmError> {
+    let version = concat!("llvm-22 rsx-", env!("CARGO_PKG_VERSION"));
+    let key = xxhash_rust::xxh3::xxh3_128(format!("{version} {}\n{text}", level.name()).as_bytes());
+    let lock = || cache().lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(code) = lock().get(&key) {
+        return Ok((code.clone(), Origin::Memory));
+    }
+    let named = |s: &str| s.replace("KEY", &format!("{key:032x}"));
+    let (object, origin) = match STORE.get().and_then(|s| s.get(key)) {
+        Some(o) => (o, Origin::Store),
+        None => (llvm::compile(&named(text), level, Output::Object)?, Origin::Compiled),
+    };
+    let symbols: Vec<String> = symbols.iter().map(|s| named(s)).collect();
+    let mut cache = lock();
+    // Another thread may have been first: the JIT knows a symbol only once.
+    if let Some(code) = cache.get(&key) {
+        return Ok((code.clone(), Origin::Memory));
+    }
+    let code = Arc::new(Jit::get()?.load(&object, &symbols)?);
+    if cache.len() >= CACHE_LIMIT {
+        cache.retain(|_, c| Arc::strong_count(c) > 1);
+    }
+    cache.insert(key, code.clone());
+    drop(cache);
+    if origin == Origin::Compiled {
+        if let Some(store) = STORE.get() {
+            store.put(key, &object);
+        }
+    }
+    Ok((code, origin))
+}

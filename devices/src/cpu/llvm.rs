@@ -1,0 +1,181 @@
+//! LLVM's C API, as much as code generation needs: text IR to optimised object bytes.
+//!
+//! Every compile has its own context and every thread its own target machines, so compiles run in parallel.
+use super::target::Level;
+use llvm_sys::core::*;
+use llvm_sys::error::LLVMGetErrorMessage;
+use llvm_sys::ir_reader::LLVMParseIRInContext;
+use llvm_sys::prelude::*;
+use llvm_sys::target::*;
+use llvm_sys::target_machine::*;
+use llvm_sys::transforms::pass_builder::*;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
+use std::ptr::null_mut;
+use std::sync::Once;
+
+/// Explicit vector IR needs little: these give O3's run time at a third of its compile time.
+const PASSES: &CStr = c"function(early-cse,loop-mssa(licm),instcombine,simplifycfg)";
+
+/// What LLVM says when it refuses a module (always a bug of the generator).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("LLVM: {0}")]
+pub struct LlvmError(pub String);
+
+/// Registers the targets, once per process.
+pub(super) fn init() {
+    static INIT: Once = Once::new();
+    // SAFETY: plain registration functions; `Once` keeps them from running twice or at the same time.
+    INIT.call_once(|| unsafe {
+        LLVMInitializeX86TargetInfo();
+        LLVMInitializeX86Target();
+        LLVMInitializeX86TargetMC();
+        LLVMInitializeX86AsmPrinter();
+    });
+}
+
+/// Takes ownership of a message from LLVM.
+///
+/// # Safety
+/// `text` is null or was allocated by LLVM for the caller to free.
+unsafe fn message(text: *mut c_char) -> LlvmError {
+    if text.is_null() {
+        return LlvmError("no message".into());
+    }
+    // SAFETY: a non-null message is a C string of ours.
+    unsafe {
+        let s = CStr::from_ptr(text).to_string_lossy().into_owned();
+        LLVMDisposeMessage(text);
+        LlvmError(s)
+    }
+}
+
+/// Turns an LLVM error reference into a result.
+///
+/// # Safety
+/// `e` is null or an error that nobody else handles.
+pub(super) unsafe fn check(e: llvm_sys::error::LLVMErrorRef) -> Result<(), LlvmError> {
+    if e.is_null() {
+        return Ok(());
+    }
+    // SAFETY: `LLVMGetErrorMessage` consumes the error and gives a message to dispose of.
+    unsafe {
+        let text = LLVMGetErrorMessage(e);
+        let s = CStr::from_ptr(text).to_string_lossy().into_owned();
+        llvm_sys::error::LLVMDisposeErrorMessage(text);
+        Err(LlvmError(s))
+    }
+}
+
+struct Machine(LLVMTargetMachineRef);
+
+impl Machine {
+    fn new(level: Level) -> Result<Machine, LlvmError> {
+        let text = |s: &str| CString::new(s).map_err(|_| LlvmError("NUL in a target name".into()));
+        let (cpu, features) = (text(level.cpu())?, text(level.features())?);
+        let triple = c"x86_64-unknown-linux-gnu";
+        let (mut target, mut error) = (null_mut(), null_mut());
+        // SAFETY: all pointers are valid for the calls; the targets are registered.
+        unsafe {
+            if LLVMGetTargetFromTriple(triple.as_ptr(), &mut target, &mut error) != 0 {
+                return Err(message(error));
+            }
+            let machine = LLVMCreateTargetMachine(
+                target,
+                triple.as_ptr(),
+                cpu.as_ptr(),
+                features.as_ptr(),
+                LLVMCodeGenOptLevel::LLVMCodeGenLevelDefault,
+                LLVMRelocMode::LLVMRelocPIC,
+                LLVMCodeModel::LLVMCodeModelDefault,
+            );
+            if machine.is_null() { Err(LlvmError("no target machine".into())) } else { Ok(Machine(machine)) }
+        }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // SAFETY: created in `new` and owned by this value alone.
+        unsafe { LLVMDisposeTargetMachine(self.0) }
+    }
+}
+
+thread_local! {
+    static MACHINES: RefCell<[Option<Machine>; 3]> = const { RefCell::new([None, None, None]) };
+}
+
+struct Context(LLVMContextRef);
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: owned by this value; modules in it were disposed of before.
+        unsafe { LLVMContextDispose(self.0) }
+    }
+}
+
+struct Module(LLVMModuleRef);
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // SAFETY: owned by this value.
+        unsafe { LLVMDisposeModule(self.0) }
+    }
+}
+
+/// What a compile produces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    Object,
+    Assembly,
+}
+
+/// Compiles LLVM text IR for `level` to the bytes of an object file (or assembly text).
+pub fn compile(ir: &str, level: Level, output: Output) -> Result<Vec<u8>, LlvmError> {
+    init();
+    MACHINES.with(|machines| {
+        let slot = &mut machines.borrow_mut()[level as usize];
+        let machine = match slot {
+            Some(m) => m,
+            None => slot.insert(Machine::new(level)?),
+        };
+        // SAFETY: the machine is live and used by this thread alone.
+        unsafe { compile_with(ir, machine.0, output) }
+    })
+}
+
+/// # Safety
+/// `machine` is a live target machine that no other thread uses during the call.
+unsafe fn compile_with(ir: &str, machine: LLVMTargetMachineRef, output: Output) -> Result<Vec<u8>, LlvmError> {
+    // SAFETY: every handle below is created here and either owned by a guard or consumed by the next call.
+    unsafe {
+        let context = Context(LLVMContextCreate());
+        let text = LLVMCreateMemoryBufferWithMemoryRangeCopy(ir.as_ptr().cast(), ir.len(), c"kernel".as_ptr());
+        let (mut module, mut error) = (null_mut(), null_mut());
+        // Parsing consumes the buffer.
+        if LLVMParseIRInContext(context.0, text, &mut module, &mut error) != 0 {
+            return Err(message(error));
+        }
+        let module = Module(module);
+        let layout = LLVMCreateTargetDataLayout(machine);
+        LLVMSetModuleDataLayout(module.0, layout);
+        LLVMDisposeTargetData(layout);
+        LLVMSetTarget(module.0, c"x86_64-unknown-linux-gnu".as_ptr());
+        let options = LLVMCreatePassBuilderOptions();
+        let ran = check(LLVMRunPasses(module.0, PASSES.as_ptr(), machine, options));
+        LLVMDisposePassBuilderOptions(options);
+        ran?;
+        let kind = match output {
+            Output::Object => LLVMCodeGenFileType::LLVMObjectFile,
+            Output::Assembly => LLVMCodeGenFileType::LLVMAssemblyFile,
+        };
+        let mut out = null_mut();
+        if LLVMTargetMachineEmitToMemoryBuffer(machine, module.0, kind, &mut error, &mut out) != 0 {
+            return Err(message(error));
+        }
+        let bytes = std::slice::from_raw_parts(LLVMGetBufferStart(out).cast::<u8>(), LLVMGetBufferSize(out)).to_vec();
+        LLVMDisposeMemoryBuffer(out);
+        drop(module);
+        Ok(bytes)
+    }
+}
