@@ -5,7 +5,8 @@
 use crate::ir::{Attrs, DType, Dims, Graph, OpKind, TensorType};
 use std::sync::Arc;
 
-pub mod emit;
+pub(crate) mod emit;
+pub mod reference;
 
 /// Where a tensor lives while the program runs. Offsets are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -2,43 +2,17 @@
 use crate::buffers::{Kind, Plan};
 use crate::compile::Stats;
 use crate::fusion::Decision;
-use crate::ir::{Attrs, FusionKind, Graph, Inst, InstId};
+use crate::ir::{FusionKind, Graph, InstId};
 use crate::passes::LedgerEntry;
 use crate::program::{KernelCall, Place, Program, Thunk, View};
 use std::fmt::Write as _;
 
 pub(super) fn graph_text(graph: &Graph) -> String {
-    let mut out = format!("func {}\n", graph.name);
-    block(graph, "  ", &mut out);
-    out
-}
-
-fn block(graph: &Graph, indent: &str, out: &mut String) {
-    for (id, inst) in graph.iter() {
-        let _ = writeln!(out, "{indent}{}", inst_text(graph, id, inst));
-        if let Attrs::Fusion { body, .. } = &inst.attrs {
-            block(body, &format!("{indent}  | "), out);
-        }
-    }
-    let _ = writeln!(out, "{indent}return {}", list(graph.results.iter().map(|v| format!("%{}", v.0))));
+    format!("{graph}\n")
 }
 
 fn list(items: impl Iterator<Item = String>) -> String {
     items.collect::<Vec<_>>().join(", ")
-}
-
-fn inst_text(graph: &Graph, _: InstId, inst: &Inst) -> String {
-    let results = list(inst.results().map(|v| format!("%{}", v.0)));
-    let operands = list(inst.operands.iter().map(|v| format!("%{}", v.0)));
-    let types = list(inst.results().map(|v| graph.ty(v).to_string()));
-    let attrs = match &inst.attrs {
-        Attrs::None => String::new(),
-        Attrs::Fusion { kind, .. } => format!(" {kind:?}"),
-        Attrs::Literal(l) if l.is_splat() => format!(" {}", l.splat_f64().unwrap_or(f64::NAN)),
-        Attrs::Literal(_) => " dense".to_owned(),
-        other => format!(" {other:?}"),
-    };
-    format!("{results} = {}{attrs} {operands} : {types}", inst.kind)
 }
 
 pub(super) fn decisions_text(graph: &Graph, decisions: &[Decision]) -> String {
@@ -150,7 +124,7 @@ pub fn program_text(program: &Program) -> String {
             FusionKind::Epilogue => "epilogue",
         };
         let _ = writeln!(out, "kernel {k} {} ({kind})", spec.name);
-        block(&spec.body, "  ", &mut out);
+        let _ = writeln!(out, "{}", spec.body);
     }
     out
 }

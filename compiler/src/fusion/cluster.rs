@@ -180,17 +180,6 @@ impl<'a, 'g> Clusters<'a, 'g> {
         self.ord[c as usize]
     }
 
-    /// Values of `c` that others read, or that are results.
-    pub(crate) fn outputs(&self, c: ClusterId) -> Vec<Value> {
-        let inside = |id: InstId| self.find(id) == c;
-        let g = self.a.g;
-        let members = self.get(c).members.iter();
-        members
-            .flat_map(|&m| g.inst(m).results())
-            .filter(|&v| self.a.is_result[v.0 as usize] || self.a.readers(v).iter().any(|&r| !inside(r)))
-            .collect()
-    }
-
     /// Whether merging the two would close a cycle: there is a path between them through a third.
     pub(crate) fn path_between(&self, a: ClusterId, b: ClusterId) -> Result<Vec<ClusterId>, Reason> {
         let (first, last) = if self.ord[a as usize] < self.ord[b as usize] { (a, b) } else { (b, a) };

@@ -30,7 +30,8 @@ pub(crate) fn epilogue_fits(a: &Analysis<'_>, of: InstId, members: &[InstId]) ->
     let (OpKind::DotGeneral, Attrs::Dot(d)) = (inst.kind, &inst.attrs) else { return true };
     match DotShape::canonical(a.g, inst, d) {
         None => return false,
-        Some(s) if s.n <= 1 => return true,
+        Some(s) if s.m == 0 || s.n == 0 => return false,
+        Some(s) if s.n == 1 => return true,
         Some(_) => {}
     }
     let inside = |id: InstId| members.binary_search(&id).is_ok() || members.contains(&id);

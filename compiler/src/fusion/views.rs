@@ -114,10 +114,4 @@ impl Strided {
         }
         Some(Strided { dims: Dims::from_slice(to), strides, ..self })
     }
-
-    /// Row-major from the start of the root's memory or from `offset` on.
-    pub(crate) fn is_dense(&self) -> bool {
-        let want = row_major_strides(&self.dims);
-        self.dims.contains(&0) || (0..self.dims.len()).all(|i| self.dims[i] == 1 || self.strides[i] == want[i])
-    }
 }

@@ -16,6 +16,7 @@ pub(crate) mod simplify;
 use crate::compile::{CompileError, CompileOptions};
 use crate::dump::Dump;
 use crate::ir::{Graph, TypeError};
+use crate::verify;
 use std::time::Instant;
 
 /// One pass.
@@ -135,11 +136,7 @@ pub(crate) fn check(
         return wrong("the types of the results changed");
     }
     if options.verify {
-        for (id, inst) in after.iter() {
-            if inst.operands.iter().any(|&v| v >= inst.first) {
-                return wrong(&format!("instruction {} uses a later value", id.0));
-            }
-        }
+        verify::check(after).map_err(|e| CompileError::Pass { pass, error: TypeError::new(e.to_string()) })?;
     }
     Ok(())
 }

@@ -109,7 +109,7 @@ impl Emitter<'_> {
                 let inputs = [self.view(inst.operands[0])?, self.view(inst.operands[1])?];
                 let out = self.view(inst.result())?;
                 let shape = dot_shape(self.graph, inst)?;
-                let (attrs, inputs, out) = canonical_dot(shape, inputs, out)?;
+                let (attrs, inputs, out) = canonical_dot(shape, inputs, out, true)?;
                 self.push(library(inst.kind, attrs, inputs.into(), vec![out], None), inst.loc);
                 Ok(())
             }
@@ -189,7 +189,7 @@ impl Emitter<'_> {
                 // m in pieces counts as batch; n and k are single, or there would be no epilogue.
                 let shape = dot_shape(body, of)?;
                 let (lhs, rhs) = (inputs[0].clone(), inputs[1].clone());
-                let (attrs, inputs, _) = canonical_dot(shape, [lhs, rhs], call.inputs[0].clone())?;
+                let (attrs, inputs, _) = canonical_dot(shape, [lhs, rhs], call.inputs[0].clone(), false)?;
                 (attrs, inputs.into())
             }
             other => (other.clone(), inputs),
@@ -308,9 +308,15 @@ fn epilogue_body(body: &Graph, of: &Inst) -> Result<Graph, TypeError> {
     b.finish(results.ok_or_else(|| TypeError::new("an epilogue without results"))?)
 }
 
-/// The operands and the result of a dot with one m, n and k each: dimensions that can be walked as one are joined, what
-/// is left of m counts as batch.
-fn canonical_dot(shape: DotShape, [x, y]: [View; 2], out: View) -> Result<(Attrs, [View; 2], View), TypeError> {
+/// The operands and the result of a dot with one m, n and k each: what is left of m counts as batch. With `joining`,
+/// dimensions that can be walked as one are joined first; without, the result keeps its dimensions (an epilogue knows
+/// them) and n and k have to be single already.
+fn canonical_dot(
+    shape: DotShape,
+    [x, y]: [View; 2],
+    out: View,
+    joining: bool,
+) -> Result<(Attrs, [View; 2], View), TypeError> {
     let DotShape { batch, m, n, k } = shape;
     let pick =
         |v: &View, at: std::ops::Range<usize>| -> Vec<(i64, i64)> { at.map(|i| (v.dims[i], v.strides[i])).collect() };
@@ -328,6 +334,7 @@ fn canonical_dot(shape: DotShape, [x, y]: [View; 2], out: View) -> Result<(Attrs
     let (kx, ky) = (one(xk, "k of the left operand")?, one(yk, "k of the right operand")?);
     let (ny, no) = (one(yn, "n of the right operand")?, one(on, "n of the result")?);
     // (left, result) stepped together; likewise the batch dimensions of all three.
+    let join = |tensors: &[Vec<(i64, i64)>]| if joining { join(tensors) } else { zip(tensors) };
     let mut rows = join(&[xm, om]);
     let inner = rows.pop().unwrap_or_else(|| vec![(1, 0), (1, 0)]);
     let mut batches: Vec<[(i64, i64); 3]> = join(&[xb, yb, ob]).into_iter().map(|d| [d[0], d[1], d[2]]).collect();
@@ -341,6 +348,11 @@ fn canonical_dot(shape: DotShape, [x, y]: [View; 2], out: View) -> Result<(Attrs
     let y = view(y, 1, [ky, ny]);
     let out = view(out, 2, [inner[1], no]);
     Ok((Attrs::Dot(shape.dims()), [x, y], out))
+}
+
+/// One entry per dimension.
+fn zip(tensors: &[Vec<(i64, i64)>]) -> Vec<Vec<(i64, i64)>> {
+    (0..tensors.first().map_or(0, Vec::len)).map(|i| tensors.iter().map(|t| t[i]).collect()).collect()
 }
 
 /// Joins neighbouring (size, stride) dimensions of several tensors where all can be; dimensions of size 1 go.
