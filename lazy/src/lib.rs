@@ -3,6 +3,7 @@
 //! Knows nothing of C++ or Python: ops arrive as flat words (see [`words`]) and single ops run through an
 //! [`engine::EagerEngine`] that somebody else provides.
 pub mod aten;
+pub mod cx;
 pub mod engine;
 pub mod lower;
 pub mod op;
@@ -14,6 +15,7 @@ pub mod trace;
 pub mod view;
 pub mod words;
 
+pub use cx::{Cx, ScalarSource};
 pub use engine::{EagerCall, EagerEngine, EagerOutputs, EngineError, EngineErrorKind, Fault};
 pub use op::{OpId, OpInfo, OpTable, RetInfo};
 pub use record::{OutKind, OutMeta, OutsideWrite, Recorded, Recorder, SegmentSink, Sig, SigFlags};

@@ -43,6 +43,27 @@ pub fn normal_f64(w: [u32; 4]) -> f64 {
     (-2.0 * u1.ln()).sqrt() * (2.0 * std::f64::consts::PI * u2).cos()
 }
 
+/// True with probability `p`: a 24-bit uniform below it, compared in f64. The draw of `bernoulli` and dropout.
+pub fn bernoulli(word: u32, p: f64) -> bool {
+    f64::from(uniform_f32(word)) < p
+}
+
+/// An integer in 0..range from two words (`random_`, `randint`). The bias of the modulus is below range / 2^64.
+pub fn below(hi: u32, lo: u32, range: u64) -> u64 {
+    let bits = u64::from(hi) << 32 | u64::from(lo);
+    if range == 0 { bits } else { bits % range }
+}
+
+/// An exponential draw of rate 1 by inversion.
+pub fn exponential_f32(word: u32) -> f32 {
+    -(1.0 - uniform_f32(word)).ln()
+}
+
+/// As [`exponential_f32`] from two words.
+pub fn exponential_f64(hi: u32, lo: u32) -> f64 {
+    -(1.0 - uniform_f64(hi, lo)).ln()
+}
+
 /// Element i of a random op is drawn from block (seed, offset + i): this many counters are used up by `numel` elements.
 pub fn advance(numel: u64) -> u64 {
     numel.max(1)
