@@ -7,6 +7,7 @@ use rsx_devices::Buffer;
 use rsx_lazy::Fault;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// What became of a graph step.
 enum Outcome {
@@ -90,11 +91,13 @@ fn graph_step(run: &mut Run<'_>, graph: &GraphStep, first_node: usize) -> Outcom
             Counters::add(&run.shared.counters.launch_failures, 1);
             let node = &trace.nodes[first_node];
             let (op, at) = (&node.sig.op.name, run.shared.report.frames().text(node.frame.0));
-            tracing::warn!(
-                target: "rsx::execute",
-                "a compiled segment that starts with {op} at {at} could not be launched: {message}; it runs op by op \
-                 this time"
-            );
+            let text = format!("a compiled segment that starts with {op} at {at} could not be launched: {message}");
+            // One warning is news, a thousand are noise: metrics count the others.
+            if run.shared.counters.launch_failures.load(Relaxed) == 1 {
+                tracing::warn!(target: "rsx::execute", "{text}; it runs op by op this time");
+            } else {
+                tracing::debug!(target: "rsx::execute", "{text}");
+            }
             Outcome::OpByOp
         }
         Err(RunError::Failed { kind, message, node }) => {

@@ -52,9 +52,8 @@ impl SessionError {
         }
     }
 
-    /// `fault` as an error to raise; notes that it was.
-    pub(crate) fn raise(fault: Arc<Fault>, frames: &FrameTable) -> SessionError {
-        fault.raise();
+    /// `fault` as an error.
+    pub(crate) fn of(fault: Arc<Fault>, frames: &FrameTable) -> SessionError {
         let place = frames.text(fault.frame.0);
         let text = format!("{}\n(rsx: in {}, called at {place})", fault.message, fault.op);
         SessionError::Fault { fault, text }
@@ -80,7 +79,7 @@ impl Faults {
         }
     }
 
-    /// The oldest unseen fault of the segments up to `sequence`; it is noted as raised.
+    /// The oldest unseen fault of the segments up to `sequence`.
     pub(crate) fn take_until(&self, sequence: u64) -> Option<Arc<Fault>> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -89,9 +88,6 @@ impl Faults {
         list.retain(|f| !f.is_raised());
         let found = list.iter().position(|f| f.sequence <= sequence).map(|at| list.remove(at));
         self.count.store(list.len(), Ordering::Release);
-        if let Some(fault) = &found {
-            fault.raise();
-        }
         found
     }
 }

@@ -36,7 +36,15 @@ pub(crate) struct SegmentJob {
 
 /// Body of the executor's thread.
 pub(crate) fn serve(shared: &Arc<Shared>, jobs: &Receiver<Job>) {
+    struct End<'a>(&'a Shared);
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.end_executor();
+        }
+    }
     shared.executor_started();
+    // However the thread ends, nobody waits for it in vain.
+    let _end = End(shared);
     while let Ok(job) = jobs.recv() {
         match job {
             Job::Segment(job) => {

@@ -23,7 +23,7 @@ impl<'a> Run<'a> {
     pub(crate) fn buffer(&self, index: u32, node: usize) -> Result<Buffer, Arc<Fault>> {
         let storage = &self.trace.storages[index as usize].storage;
         let mut state = storage.state();
-        if let Some(fault) = state.obstacle() {
+        if let Some(fault) = state.obstacle(self.trace.sequence) {
             return Err(fault);
         }
         if let Some(buffer) = &state.buffer {

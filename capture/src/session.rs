@@ -11,7 +11,7 @@ use crate::{Backend, CutCause, FallbackKind, FaultPoint, Metrics, Options, Sessi
 use crossbeam_channel::unbounded;
 use rsx_graphbreak::Report;
 use rsx_lazy::op::{OpId, RetInfo};
-use rsx_lazy::{EagerEngine, FrameId, OpInfo, OpTable, Recorder, Storage};
+use rsx_lazy::{EagerEngine, Fault, FrameId, OpInfo, OpTable, Recorder, Storage};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -116,30 +116,35 @@ impl Session {
         let span = tracing::debug_span!(target: "rsx::wait", "wait", cause = cause.name(), sequence);
         let _in_span = span.enter();
         let started = Instant::now();
-        let ready = || {
-            shared.completion.done() >= sequence
-                || shared.is_forked()
-                || (shared.is_closed() && shared.threads_left() == 0)
-        };
+        let ready = || shared.completion.done() >= sequence || shared.is_forked() || shared.has_executor_ended();
         shared.blocking(&mut || shared.completion.wait(&ready));
         shared.report.wait(cause, frame.0, started.elapsed());
-        if shared.completion.done() >= sequence { Ok(()) } else { shared.check() }
+        if shared.completion.done() >= sequence {
+            return Ok(());
+        }
+        shared.check()?;
+        Err(SessionError::Internal("the executor has ended".into()))
     }
 
     /// Raises what keeps `storage` from being read, or an unseen fault of its segment or an older one.
     pub(crate) fn raise_for(&self, storage: &Storage) -> Result<(), SessionError> {
         let poison = storage.state().poison.clone();
         if let Some(fault) = poison {
-            return Err(SessionError::raise(fault, self.frames()));
+            return Err(self.raise(fault));
         }
         self.raise_until(storage.pending())
     }
 
     fn raise_until(&self, sequence: u64) -> Result<(), SessionError> {
         match self.shared().faults.take_until(sequence) {
-            Some(fault) => Err(SessionError::raise(fault, self.frames())),
+            Some(fault) => Err(self.raise(fault)),
             None => Ok(()),
         }
+    }
+
+    fn raise(&self, fault: Arc<Fault>) -> SessionError {
+        fault.raise(self.recorder.position().0);
+        SessionError::of(fault, self.frames())
     }
 
     // ---- events ------------------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     /// Threads of the session that still run.
     threads: AtomicUsize,
     executor: OnceLock<ThreadId>,
+    /// The executor has run its last job.
+    executor_ended: AtomicBool,
     blocking: OnceLock<BlockingSection>,
 }
 
@@ -55,6 +57,7 @@ impl Shared {
             abandoned: AtomicBool::new(false),
             threads: AtomicUsize::new(0),
             executor: OnceLock::new(),
+            executor_ended: AtomicBool::new(false),
             blocking: OnceLock::new(),
         };
         for &(point, n) in &options.faults {
@@ -122,6 +125,15 @@ impl Shared {
 
     pub(crate) fn executor_started(&self) {
         let _ = self.executor.set(std::thread::current().id());
+    }
+
+    pub(crate) fn end_executor(&self) {
+        self.executor_ended.store(true, Release);
+        self.completion.wake();
+    }
+
+    pub(crate) fn has_executor_ended(&self) -> bool {
+        self.executor_ended.load(Acquire)
     }
 
     pub(crate) fn on_executor(&self) -> bool {

@@ -1,6 +1,6 @@
 //! The eager engine: what runs single recorded ops at once (tier 0, call nodes).
 use crate::{FrameId, Sig};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A host-addressable block of device memory.
 #[derive(Clone, Copy, Debug)]
@@ -59,22 +59,31 @@ pub struct Fault {
     pub message: String,
     /// Sequence number of the segment it happened in.
     pub sequence: u64,
-    raised: AtomicBool,
+    /// Sequence number reached when it was raised; [`UNRAISED`] before.
+    raised_at: AtomicU64,
 }
+
+const UNRAISED: u64 = u64::MAX;
 
 impl Fault {
     pub fn new(kind: EngineErrorKind, op: impl Into<String>, frame: FrameId, message: String, sequence: u64) -> Fault {
-        Fault { kind, op: op.into(), frame, message, sequence, raised: AtomicBool::new(false) }
+        Fault { kind, op: op.into(), frame, message, sequence, raised_at: AtomicU64::new(UNRAISED) }
     }
 
     /// Has somebody outside seen it?
     pub fn is_raised(&self) -> bool {
-        self.raised.load(Ordering::Acquire)
+        self.raised_at.load(Ordering::Acquire) != UNRAISED
     }
 
-    /// Notes that it is being raised; true the first time.
-    pub fn raise(&self) -> bool {
-        !self.raised.swap(true, Ordering::AcqRel)
+    /// Notes that it is being raised; `sequence` is that of the last segment closed by now.
+    pub fn raise(&self, sequence: u64) {
+        let _ = self.raised_at.compare_exchange(UNRAISED, sequence, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Was segment `sequence` closed when nobody had seen the fault? What it computes from values that the fault left
+    /// as they were is void.
+    pub fn voids(&self, sequence: u64) -> bool {
+        sequence <= self.raised_at.load(Ordering::Acquire)
     }
 }
 

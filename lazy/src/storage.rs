@@ -34,8 +34,8 @@ pub struct StorageState {
     pub buffer: Option<Buffer>,
     /// Why the value can never be had: what was to write it failed.
     pub poison: Option<Arc<Fault>>,
-    /// The last write did not happen because of this fault; the contents are those before. Until the fault has been
-    /// raised, nothing may be computed from them.
+    /// The last write did not happen because of this fault; the contents are those before. Segments closed before the
+    /// fault was raised may not compute from them.
     pub doubt: Option<Arc<Fault>>,
 }
 
@@ -45,9 +45,9 @@ impl StorageState {
         *self = StorageState { buffer: Some(buffer), ..StorageState::default() };
     }
 
-    /// The fault that forbids reading the value now.
-    pub fn obstacle(&mut self) -> Option<Arc<Fault>> {
-        if self.doubt.as_ref().is_some_and(|f| f.is_raised()) {
+    /// The fault that keeps segment `sequence` from reading the value.
+    pub fn obstacle(&mut self, sequence: u64) -> Option<Arc<Fault>> {
+        if self.doubt.as_ref().is_some_and(|f| !f.voids(sequence)) {
             self.doubt = None;
         }
         self.poison.clone().or_else(|| self.doubt.clone())
