@@ -27,27 +27,39 @@ pub unsafe fn copy(dst: &View, src: &View) -> Result<(), LibError> {
         return Ok(());
     }
     let dims = simplify(dst.dims, src.strides, dst.strides);
-    // SAFETY: the caller's contract.
-    unsafe {
-        if src.elem == dst.elem || src.elem == Elem::Bool && dst.elem == Elem::U8 {
-            // Same bits: only the width matters. (A bool may hold any non-zero byte, so bool to u8
-            // still has to convert.)
-            match (src.elem, dst.elem) {
-                (Elem::Bool, Elem::U8) => {}
-                _ => {
-                    match dst.elem.size() {
-                        1 => run::<u8, u8>(&dims, src.ptr, dst.ptr),
-                        2 => run::<u16, u16>(&dims, src.ptr, dst.ptr),
-                        4 => run::<u32, u32>(&dims, src.ptr, dst.ptr),
-                        _ => run::<u64, u64>(&dims, src.ptr, dst.ptr),
-                    }
-                    return Ok(());
-                }
-            }
-        }
-        dispatch_elem!(src.elem, S => dispatch_elem!(dst.elem, D => run::<S, D>(&dims, src.ptr, dst.ptr)));
-    }
+    let moves = kind(src.elem, dst.elem);
+    // SAFETY: the caller's contract; the functions are those of the two element types.
+    unsafe { run(&dims, &moves, src.ptr, dst.ptr) };
     Ok(())
+}
+
+/// `n` elements from `s` to `d`; strides in elements.
+type Row = unsafe fn(s: *const u8, ss: isize, d: *mut u8, ds: isize, n: usize);
+/// `d[i, x] = s[i, x]` for i < h, x < w; see `transpose_block`.
+type Across = unsafe fn(s: *const u8, si: isize, d: *mut u8, di: isize, dx: isize, h: usize, w: usize);
+
+/// How elements of one type pair move. Function pointers rather than generic loops around them:
+/// 169 pairs of types would otherwise each get their own copy of everything here.
+struct Moves {
+    row: Row,
+    /// Only for pairs of the same bits.
+    across: Option<Across>,
+    from: usize,
+    to: usize,
+}
+
+fn kind(src: Elem, dst: Elem) -> Moves {
+    let (row, across): (Row, Option<Across>) = if src == dst {
+        match dst.size() {
+            1 => (row::<u8, u8>, Some(transpose_block::<u8>)),
+            2 => (row::<u16, u16>, Some(transpose_block::<u16>)),
+            4 => (row::<u32, u32>, Some(transpose_block::<u32>)),
+            _ => (row::<u64, u64>, Some(transpose_block::<u64>)),
+        }
+    } else {
+        (dispatch_elem!(src, S => dispatch_elem!(dst, D => row::<S, D> as Row)), None)
+    };
+    Moves { row, across, from: src.size(), to: dst.size() }
 }
 
 /// Sets every element to `value`, converted to the element type: integers from `Value::Int`
@@ -95,10 +107,11 @@ fn simplify(dims: &[usize], src: &[isize], dst: &[isize]) -> Dims {
 }
 
 /// Copies over the simplified dimensions: rows, or tiles when the source runs across the rows.
-unsafe fn run<S: Scalar, D: Scalar>(dims: &Dims, src: *mut u8, dst: *mut u8) {
+unsafe fn run(dims: &Dims, mv: &Moves, src: *mut u8, dst: *mut u8) {
     let (src, dst) = (Ptr(src), Ptr(dst));
     let total: usize = dims.iter().map(|d| d.0).product();
-    let cost = (total as u64 * (S::ELEM.size() + D::ELEM.size()) as u64) / 10;
+    let cost = (total * (mv.from + mv.to)) as u64 / 10;
+    let (from, to) = (mv.from as isize, mv.to as isize);
     let (inner, outer) = (dims[dims.len() - 1], &dims[..dims.len() - 1]);
     // The dimension along which the source is contiguous, if that is not the innermost.
     let cross = if inner.1 != 1 { outer.iter().rposition(|d| d.1 == 1) } else { None };
@@ -112,10 +125,15 @@ unsafe fn run<S: Scalar, D: Scalar>(dims: &Dims, src: *mut u8, dst: *mut u8) {
                 let (so, d_o) = offsets(&rest, t / (ti * tx));
                 let (i0, x0) = (t % ti * BLOCK, t / ti % tx * BLOCK);
                 let (h, w) = (BLOCK.min(inner.0 - i0), BLOCK.min(col.0 - x0));
-                let s = src.at::<S>(so + i0 as isize * inner.1 + x0 as isize);
-                let d = dst.at::<D>(d_o + i0 as isize * inner.2 + x0 as isize * col.2);
+                let s = src.at::<u8>((so + i0 as isize * inner.1 + x0 as isize) * from);
+                let d = dst.at::<u8>((d_o + i0 as isize * inner.2 + x0 as isize * col.2) * to);
                 // SAFETY: the block lies within both views.
-                unsafe { transpose_block(s, inner.1, d, inner.2, col.2, h, w) };
+                unsafe {
+                    match mv.across {
+                        Some(f) => f(s, inner.1, d, inner.2, col.2, h, w),
+                        None => (0..h as isize).for_each(|i| (mv.row)(s.wrapping_offset(i * inner.1 * from), 1, d.wrapping_offset(i * inner.2 * to), col.2, w)),
+                    }
+                }
             }
         });
     }
@@ -128,7 +146,7 @@ unsafe fn run<S: Scalar, D: Scalar>(dims: &Dims, src: *mut u8, dst: *mut u8) {
             let i0 = t % pieces * cut;
             let n = cut.min(inner.0 - i0);
             // SAFETY: the piece lies within both views.
-            unsafe { row(src.at::<S>(so + i0 as isize * inner.1), inner.1, dst.at::<D>(d_o + i0 as isize * inner.2), inner.2, n) };
+            unsafe { (mv.row)(src.at::<u8>((so + i0 as isize * inner.1) * from), inner.1, dst.at::<u8>((d_o + i0 as isize * inner.2) * to), inner.2, n) };
         }
     });
 }
@@ -147,7 +165,8 @@ fn offsets(dims: &[Dim], flat: usize) -> (isize, isize) {
     (s, d)
 }
 
-unsafe fn row<S: Scalar, D: Scalar>(s: *const S, ss: isize, d: *mut D, ds: isize, n: usize) {
+unsafe fn row<S: Scalar, D: Scalar>(s: *const u8, ss: isize, d: *mut u8, ds: isize, n: usize) {
+    let (s, d) = (s.cast::<S>(), d.cast::<D>());
     // SAFETY: the caller's `n` elements on both sides.
     unsafe {
         if ds == 1 && ss == 1 {
@@ -178,29 +197,30 @@ unsafe fn row<S: Scalar, D: Scalar>(s: *const S, ss: isize, d: *mut D, ds: isize
 
 /// `d[i, x] = s[i, x]` for i < h, x < w, where `s` is contiguous along x. In sub-tiles whose lines
 /// stay in the L1 cache on both sides.
-unsafe fn transpose_block<S: Scalar, D: Scalar>(s: *const S, si: isize, d: *mut D, di: isize, dx: isize, h: usize, w: usize) {
-    const T: usize = 16;
-    for i0 in (0..h).step_by(T) {
-        for x0 in (0..w).step_by(T) {
-            let (hh, ww) = (T.min(h - i0), T.min(w - x0));
+unsafe fn transpose_block<T: Scalar>(s: *const u8, si: isize, d: *mut u8, di: isize, dx: isize, h: usize, w: usize) {
+    let (s, d) = (s.cast::<T>(), d.cast::<T>());
+    const N: usize = 16;
+    for i0 in (0..h).step_by(N) {
+        for x0 in (0..w).step_by(N) {
+            let (hh, ww) = (N.min(h - i0), N.min(w - x0));
             // SAFETY: within the block.
             unsafe {
-                if hh == T && ww == T && di == 1 {
-                    let mut t = [[D::zero(); T]; T];
-                    for i in 0..T {
+                if hh == N && ww == N && di == 1 {
+                    let mut t = [[T::zero(); N]; N];
+                    for i in 0..N {
                         let line = s.wrapping_offset((i0 + i) as isize * si + x0 as isize);
-                        for x in 0..T {
-                            t[x][i] = cast::<S, D>(*line.add(x));
+                        for x in 0..N {
+                            t[x][i] = *line.add(x);
                         }
                     }
                     for (x, line) in t.iter().enumerate() {
-                        d.wrapping_offset((x0 + x) as isize * dx + i0 as isize).cast::<[D; T]>().write_unaligned(*line);
+                        d.wrapping_offset((x0 + x) as isize * dx + i0 as isize).cast::<[T; N]>().write_unaligned(*line);
                     }
                     continue;
                 }
                 for x in x0..x0 + ww {
                     for i in i0..i0 + hh {
-                        *d.wrapping_offset(i as isize * di + x as isize * dx) = cast::<S, D>(*s.wrapping_offset(i as isize * si + x as isize));
+                        *d.wrapping_offset(i as isize * di + x as isize * dx) = *s.wrapping_offset(i as isize * si + x as isize);
                     }
                 }
             }

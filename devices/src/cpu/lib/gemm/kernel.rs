@@ -27,7 +27,7 @@ pub(crate) trait Lane {
 /// Two bf16 that are neighbours along k, as `vdpbf16ps` takes them.
 #[repr(transparent)]
 #[derive(Clone, Copy, Default)]
-pub struct Pair(pub u32);
+pub(crate) struct Pair(pub(crate) u32);
 
 /// One register tile. `a`: element (r, p) at `a + r·a_r + p·a_k`; `b`: vector p at `b + p·b_k`;
 /// `c` row-major with row stride `ldc`; `acc`: add to C instead of overwriting it. Strides in units.
