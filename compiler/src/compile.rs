@@ -134,11 +134,11 @@ pub fn compile(graph: Graph, options: &CompileOptions) -> Result<Compiled, Compi
 
     let start = Instant::now();
     let program = emit::emit(&fused, &plan).map_err(in_pass("emit"))?;
+    timed("emit", fused.insts.len(), program.thunks.len(), start);
+    dump.program(&program);
     if options.verify {
         buffers::check::check(&program).map_err(CompileError::Buffers)?;
     }
-    timed("emit", fused.insts.len(), program.thunks.len(), start);
-    dump.program(&program);
 
     let stats = stats(insts, &graph, &program, plan.memory);
     dump.ledger(&ledger, &stats);

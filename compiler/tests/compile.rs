@@ -39,6 +39,8 @@ fn split(graph: &Graph, args: &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>) {
 
 fn check(sample: &Sample, options: &CompileOptions) {
     let Ok(want) = eval(&sample.graph, &sample.args) else { return };
+    // RSX_DUMP_TO shows the stages of a failing sample.
+    let options = &CompileOptions { dump_to: CompileOptions::from_env().dump_to, ..options.clone() };
     let compiled =
         compile(sample.graph.clone(), options).unwrap_or_else(|e| panic!("{}: {e}\n{}", sample.name, sample.graph));
     let describe = || format!("{}\n{}\n{}", sample.name, sample.graph, dump::program_text(&compiled.program));

@@ -67,7 +67,7 @@ pub(crate) fn assign(graph: &Graph, bound: Bound, order: Vec<InstId>, live: Live
             .map(|(&v, _)| graph.ty(v).bytes())
             .sum(),
         temp_bytes: slab,
-        peak_bytes: super::schedule::peak(graph, &bound, &order),
+        peak_bytes: peak(&live, &temp_slot),
         sum_bytes: temps().map(|(_, s)| s.bytes).sum(),
         constant_bytes: bound.constants.len() as u64,
     };
@@ -82,4 +82,20 @@ pub(crate) fn assign(graph: &Graph, bound: Bound, order: Vec<InstId>, live: Live
         reused: live.reused,
         memory,
     }
+}
+
+/// The most slab bytes live at a time.
+fn peak(live: &Live, temp_slot: &[bool]) -> u64 {
+    let mut events: Vec<(usize, i64)> = Vec::new();
+    for (slot, _) in live.slots.iter().zip(temp_slot).filter(|(s, t)| **t && s.result.is_none()) {
+        events.push((slot.from, slot.bytes as i64));
+        events.push((slot.to + 1, -(slot.bytes as i64)));
+    }
+    events.sort_unstable();
+    let (mut now, mut peak) = (0, 0);
+    for (_, change) in events {
+        now += change;
+        peak = peak.max(now);
+    }
+    peak as u64
 }

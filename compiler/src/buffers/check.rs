@@ -2,6 +2,7 @@
 //!
 //! Replays the program on byte ranges: every range that a thunk reads must have been written before (or be given) and
 //! outputs must not touch inputs or each other outside of what [`Thunk`] allows. Used by tests and with verification on.
+use crate::ir::{FusionKind, OpKind, ParamKind};
 use crate::program::{KernelCall, Place, Program, Thunk, View};
 
 /// A range of bytes in one of the program's memories.
@@ -51,66 +52,88 @@ fn span(program: &Program, view: &View) -> Option<Span> {
     Some(Span { memory, from: (base + lo).max(0) as u64, to: (base + hi).max(0) as u64 })
 }
 
+/// What one call of a thunk touches.
+struct Access<'p> {
+    reads: Vec<View>,
+    /// Inputs that must not be written over: operands of a contraction with an epilogue.
+    apart: Vec<View>,
+    writes: Vec<View>,
+    /// Writing over an input that this kernel reads at the same index only is allowed.
+    call: Option<&'p KernelCall>,
+    /// Writing over inputs is what the op does.
+    in_place: bool,
+}
+
 /// First fault found, or nothing.
 pub fn check(program: &Program) -> Result<(), String> {
     let mut written: Vec<Span> = Vec::new();
     for (t, thunk) in program.thunks.iter().enumerate() {
-        let fail = |what: String| Err(format!("thunk {t}: {what}"));
-        let (reads, writes) = operands(thunk);
-        for view in reads.iter().chain(&writes) {
-            if let Some(s) = span(program, view) {
-                let size = match s.memory {
-                    Memory::Param(n) => program.params[n as usize].bytes(),
-                    Memory::Result(n) => program.results[n as usize].ty.bytes(),
-                    Memory::Slab => program.slab_bytes,
-                    Memory::Constant => program.constants.len() as u64,
-                    Memory::Scalar => u64::from(program.n_scalars) * 8,
-                };
-                if s.to > size {
-                    return fail(format!("{view:?} ends at {} of {size} bytes", s.to));
-                }
+        let accesses = accesses(thunk);
+        let mut all: Vec<Span> = Vec::new();
+        for a in &accesses {
+            check_access(program, a, &written).map_err(|what| format!("thunk {t}: {what}"))?;
+            let writes: Vec<Span> = a.writes.iter().filter_map(|w| span(program, w)).collect();
+            let reads: Vec<Span> = a.reads.iter().chain(&a.apart).filter_map(|w| span(program, w)).collect();
+            // Calls of a group run in any order.
+            if writes.iter().chain(&reads).any(|s| all.iter().any(|o| o.meets(s))) {
+                return Err(format!("thunk {t}: a call of the group touches what another writes"));
             }
+            all.extend(writes);
         }
-        for view in &reads {
-            let Some(s) = span(program, view) else { continue };
-            let given = matches!(s.memory, Memory::Param(_) | Memory::Constant | Memory::Scalar);
-            if !given && !covered(&s, &written) {
-                return fail(format!("{view:?} is read before it is written"));
-            }
-        }
-        let in_place = match thunk {
-            Thunk::Library { op, .. } => {
-                matches!(op, crate::ir::OpKind::Scatter | crate::ir::OpKind::DynamicUpdateSlice)
-            }
-            Thunk::Kernel(_) | Thunk::Copy { .. } | Thunk::Group(_) => false,
-        };
-        for (i, w) in writes.iter().enumerate() {
-            let Some(s) = span(program, w) else { continue };
-            if matches!(w.place, Place::Constant { .. } | Place::Scalar(_) | Place::Param(_)) {
-                return fail(format!("writes {:?}", w.place));
-            }
-            for r in &reads {
-                let Some(x) = span(program, r) else { continue };
-                let same = x.from == s.from && x.to == s.to && x.memory == s.memory;
-                let allowed = same && (in_place || may_alias(program, thunk, r, w));
-                if x.meets(&s) && !allowed {
-                    return fail(format!("writes {w:?} over its own input {r:?}"));
-                }
-            }
-            for other in writes.iter().skip(i + 1) {
-                if span(program, other).is_some_and(|o| o.meets(&s)) {
-                    return fail(format!("writes {w:?} and {other:?}"));
-                }
-            }
-            written.push(s);
-        }
+        written.extend(all);
     }
     for (n, r) in program.results.iter().enumerate() {
         let unchanged = r.alias.is_some();
         let view = View::dense(Place::Result(n as u32), &r.ty);
-        if let Some(s) = span(program, &view).filter(|_| !unchanged) {
-            if !covered(&s, &written) {
-                return Err(format!("result {n} is not written"));
+        if let Some(s) = span(program, &view).filter(|_| !unchanged)
+            && !covered(&s, &written)
+        {
+            return Err(format!("result {n} is not written"));
+        }
+    }
+    Ok(())
+}
+
+fn check_access(program: &Program, a: &Access<'_>, written: &[Span]) -> Result<(), String> {
+    for view in a.reads.iter().chain(&a.apart).chain(&a.writes) {
+        if let Some(s) = span(program, view) {
+            let size = match s.memory {
+                Memory::Param(n) => program.params[n as usize].bytes(),
+                Memory::Result(n) => program.results[n as usize].ty.bytes(),
+                Memory::Slab => program.slab_bytes,
+                Memory::Constant => program.constants.len() as u64,
+                Memory::Scalar => u64::from(program.n_scalars) * 8,
+            };
+            if s.to > size {
+                return Err(format!("{view:?} ends at {} of {size} bytes", s.to));
+            }
+        }
+    }
+    for view in a.reads.iter().chain(&a.apart) {
+        let Some(s) = span(program, view) else { continue };
+        let given = matches!(s.memory, Memory::Param(_) | Memory::Constant | Memory::Scalar);
+        if !given && !covered(&s, written) {
+            return Err(format!("{view:?} is read before it is written"));
+        }
+    }
+    for (i, w) in a.writes.iter().enumerate() {
+        let Some(s) = span(program, w) else { continue };
+        if matches!(w.place, Place::Constant { .. } | Place::Scalar(_) | Place::Param(_)) {
+            return Err(format!("writes {:?}", w.place));
+        }
+        for r in &a.reads {
+            let Some(x) = span(program, r) else { continue };
+            let allowed = x == s && (a.in_place || a.call.is_some_and(|call| may_alias(program, call, r, w)));
+            if x.meets(&s) && !allowed {
+                return Err(format!("writes {w:?} over its own input {r:?}"));
+            }
+        }
+        if let Some(r) = a.apart.iter().find(|r| span(program, r).is_some_and(|x| x.meets(&s))) {
+            return Err(format!("writes {w:?} over its own operand {r:?}"));
+        }
+        for other in a.writes.iter().skip(i + 1) {
+            if span(program, other).is_some_and(|o| o.meets(&s)) {
+                return Err(format!("writes {w:?} and {other:?}"));
             }
         }
     }
@@ -118,35 +141,44 @@ pub fn check(program: &Program) -> Result<(), String> {
 }
 
 /// A loop or epilogue may write over an input it reads at the same index only.
-fn may_alias(program: &Program, thunk: &Thunk, read: &View, write: &View) -> bool {
-    use crate::ir::FusionKind;
-    let call: &KernelCall = match thunk {
-        Thunk::Kernel(call) => call,
-        Thunk::Library { epilogue: Some(call), .. } => call,
-        Thunk::Library { .. } | Thunk::Copy { .. } | Thunk::Group(_) => return false,
-    };
+fn may_alias(program: &Program, call: &KernelCall, read: &View, write: &View) -> bool {
     let spec = &program.kernels[call.kernel as usize];
     if !matches!(spec.kind, FusionKind::Loop | FusionKind::Epilogue) {
         return false;
     }
     let same = super::same_index_params(&spec.body);
-    let tensors = (0..spec.body.params.len()).filter(|&i| spec.body.params[i].kind == crate::ir::ParamKind::Tensor);
+    let tensors = (0..spec.body.params.len()).filter(|&i| spec.body.params[i].kind == ParamKind::Tensor);
     tensors.zip(&call.inputs).all(|(i, input)| input != read || same[i]) && write.dims == read.dims
 }
 
-/// Everything a thunk reads and writes.
-fn operands(thunk: &Thunk) -> (Vec<View>, Vec<View>) {
-    match thunk {
-        Thunk::Kernel(call) => (call.inputs.clone(), call.outputs.clone()),
-        Thunk::Library { inputs, outputs, epilogue, .. } => {
-            let extra = epilogue.iter().flat_map(|call| call.inputs[1..].iter().cloned());
-            (inputs.iter().cloned().chain(extra).collect(), outputs.clone())
+fn accesses(thunk: &Thunk) -> Vec<Access<'_>> {
+    fn kernel(call: &KernelCall) -> Access<'_> {
+        Access {
+            reads: call.inputs.clone(),
+            apart: vec![],
+            writes: call.outputs.clone(),
+            call: Some(call),
+            in_place: false,
         }
-        Thunk::Copy { from, to } => (vec![from.clone()], vec![to.clone()]),
-        Thunk::Group(calls) => (
-            calls.iter().flat_map(|c| c.inputs.iter().cloned()).collect(),
-            calls.iter().flat_map(|c| c.outputs.iter().cloned()).collect(),
-        ),
+    }
+    match thunk {
+        Thunk::Kernel(call) => vec![kernel(call)],
+        Thunk::Group(calls) => calls.iter().map(kernel).collect(),
+        Thunk::Library { op, inputs, outputs, epilogue, .. } => {
+            let in_place = matches!(op, OpKind::Scatter | OpKind::DynamicUpdateSlice);
+            let extra: Vec<View> = epilogue.iter().flat_map(|call| call.inputs[1..].iter().cloned()).collect();
+            let (reads, apart) = if in_place { (inputs.clone(), vec![]) } else { (extra, inputs.clone()) };
+            vec![Access { reads, apart, writes: outputs.clone(), call: epilogue.as_ref(), in_place }]
+        }
+        Thunk::Copy { from, to } => {
+            vec![Access {
+                reads: vec![],
+                apart: vec![from.clone()],
+                writes: vec![to.clone()],
+                call: None,
+                in_place: false,
+            }]
+        }
     }
 }
 

@@ -90,7 +90,8 @@ pub fn run_pipeline(
 ) -> Result<Graph, CompileError> {
     for name in &options.passes {
         let bare = name.trim_start_matches(['-', '+']);
-        if by_name(bare).is_none() {
+        // Fusion is a stage of its own, but switched like a pass.
+        if bare != "fusion" && by_name(bare).is_none() {
             return Err(CompileError::UnknownPass(bare.to_owned()));
         }
     }
