@@ -134,7 +134,7 @@ pub fn load(text: &str, symbols: &[String], level: Level) -> Result<(Arc<Code>, 
     if let Some(code) = lock().get(&key) {
         return Ok((code.clone(), Origin::Memory));
     }
-    let named = |s: &str| s.replace("KEY", &format!("{key:032x}"));
+    let named = |s: &str| s.replace("KEY", &format!("k{key:032x}"));
     let (object, origin) = match STORE.get().and_then(|s| s.get(key)) {
         Some(o) => (o, Origin::Store),
         None => (llvm::compile(&named(text), level, Output::Object)?, Origin::Compiled),
