@@ -10,8 +10,8 @@
 //! Shape mistakes come back as [`LibError`]; nothing here panics on them.
 
 pub mod argreduce;
-//pub mod attention;
-//pub mod conv;
+pub mod attention;
+pub mod conv;
 pub mod copy;
 pub mod elem;
 pub mod gather;

@@ -320,3 +320,29 @@ unsafe fn strip_rows<U: Unit, T: Scalar>(kn: &Kernel<U, T>, s: &Strip<U>, m: usi
         }
     }
 }
+
+/// A block product on packed B: `C[m, n] (+)= A · B`, for kernels that schedule their own blocks.
+pub(crate) struct Panels<U> {
+    /// Packed panels of `mr` rows (`packed`), or element (r, p) at `a + r·a_r + p·a_k`.
+    pub(crate) a: *const U,
+    pub(crate) packed: bool,
+    pub(crate) a_r: isize,
+    pub(crate) a_k: isize,
+    /// Packed panels of `nr` columns, each `k` units long.
+    pub(crate) b: *const U,
+    pub(crate) k: usize,
+}
+
+/// Runs a block product on the calling thread. Rows of C have room for `n` rounded up to vectors.
+///
+/// # Safety
+/// The panels cover `m`, `n` and `k`; C covers `m` rows of stride `ldc`.
+pub(crate) unsafe fn block<U: Unit, T: Scalar>(kn: &Kernel<U, T>, p: &Panels<U>, m: usize, n: usize, c: *mut T, ldc: usize, acc: bool) {
+    let a_k = if p.packed { kn.mr as isize } else { p.a_k };
+    for j in (0..n).step_by(kn.nr) {
+        let w = kn.nr.min(n - j);
+        let s = Strip { a: p.a, a_r: p.a_r, a_k, packed: p.packed, b: p.b.wrapping_add(j * p.k), b_k: kn.nr as isize, len: p.k, w, padded: true, acc };
+        // SAFETY: the caller's contract.
+        unsafe { strip_rows(kn, &s, m, c.wrapping_add(j), ldc as isize) };
+    }
+}

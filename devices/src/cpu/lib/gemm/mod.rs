@@ -16,7 +16,7 @@ use super::view::{LibError, Ptr};
 use kernel::Pair;
 use pack::Strided;
 
-pub(crate) use driver::{Finish, Job, run, scratch};
+pub(crate) use driver::{Finish, Job, Panels, block, run, scratch};
 
 /// An input matrix: element (i, j) at `ptr + size·(i·row + j·col)`. Strides count elements; any
 /// sign, zero included, so a transpose or a broadcast costs nothing.

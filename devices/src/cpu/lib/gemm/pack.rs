@@ -119,6 +119,29 @@ unsafe fn pack_plain<U: Unit>(s: &Matrix, lanes: usize, from: usize, kc: usize, 
     }
 }
 
+/// Packs one panel from rows that are contiguous along k: lane l's `k` elements lie at `rows[l]`,
+/// or are zero where that is null. Only for units of one element.
+///
+/// # Safety
+/// Rows cover `k` elements of `elem`; `dst` has room for `k·width` units and the slack.
+pub(crate) unsafe fn pack_rows<U: Unit>(elem: Elem, rows: &[*const u8], k: usize, width: usize, dst: *mut U) {
+    #[cfg(target_arch = "x86_64")]
+    if isa::current() >= Isa::Avx2 && std::mem::size_of::<U>() == 4 && U::K == 1 {
+        // SAFETY: AVX2, FMA and F16C are present; the contract is the caller's.
+        if unsafe { x86::rows(elem, rows, k, width, dst.cast()) } {
+            return;
+        }
+    }
+    let size = elem.size();
+    for p in 0..k {
+        for l in 0..width {
+            let row = rows.get(l).copied().unwrap_or(std::ptr::null());
+            // SAFETY: the caller's contract.
+            unsafe { *dst.add(p * width + l) = if row.is_null() { U::ZERO } else { U::read(elem, row.add(p * size), 0, 1) } };
+        }
+    }
+}
+
 impl Unit for f32 {
     const K: usize = 1;
     const ZERO: f32 = 0.0;
@@ -224,38 +247,64 @@ mod x86 {
     /// k is contiguous: 8×8 transposes. Packs units `0..k` of panels that are `units` long.
     #[inline(always)]
     unsafe fn along_k<S: Load8>(s: &Matrix, lanes: usize, k: usize, units: usize, width: usize, dst: *mut f32) {
-        let groups = width.div_ceil(8);
         for (panel, l0) in (0..lanes).step_by(width).enumerate() {
             let w = width.min(lanes - l0);
-            let src = s.p.wrapping_offset(l0 as isize * s.lane);
-            let out = dst.wrapping_add(panel * units * width);
-            let mut p = 0;
-            // SAFETY: reads stay within `w` lanes and `k` units; stores run at most 8 - width % 8
-            // units past a k step, into what is written next (or the slack).
-            unsafe {
-                while p + 8 <= k {
-                    let mut t = [[_mm256_setzero_ps(); 8]; 4];
-                    for (g, block) in t.iter_mut().enumerate().take(groups) {
-                        for (r, row) in block.iter_mut().enumerate() {
-                            if g * 8 + r < w {
-                                *row = S::load8(src.wrapping_offset((g * 8 + r) as isize * s.lane).add(p * S::SIZE));
-                            }
+            let mut rows = [std::ptr::null(); 32];
+            for (l, r) in rows.iter_mut().enumerate().take(w) {
+                *r = s.p.wrapping_offset((l0 + l) as isize * s.lane);
+            }
+            // SAFETY: rows of this panel's lanes; the caller's buffer.
+            unsafe { panel_rows::<S>(&rows[..w], k, width, dst.wrapping_add(panel * units * width)) };
+        }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) unsafe fn rows(elem: Elem, rows: &[*const u8], k: usize, width: usize, dst: *mut f32) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match elem {
+                Elem::F32 => panel_rows::<LoadF32>(rows, k, width, dst),
+                Elem::BF16 => panel_rows::<LoadBf16>(rows, k, width, dst),
+                Elem::F16 => panel_rows::<LoadF16>(rows, k, width, dst),
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// One panel from rows along k (null: zeros), in 8×8 transposes.
+    #[inline(always)]
+    unsafe fn panel_rows<S: Load8>(rows: &[*const u8], k: usize, width: usize, out: *mut f32) {
+        let groups = width.div_ceil(8);
+        let mut src = [std::ptr::null::<u8>(); 32];
+        src[..rows.len()].copy_from_slice(rows);
+        let mut p = 0;
+        // SAFETY: rows cover `k` elements; stores run at most 8 - width % 8 units past a k step,
+        // into what is written next (or the slack).
+        unsafe {
+            while p + 8 <= k {
+                let mut t = [[_mm256_setzero_ps(); 8]; 4];
+                for (g, block) in t.iter_mut().enumerate().take(groups) {
+                    for (r, row) in block.iter_mut().enumerate() {
+                        let q = src[g * 8 + r];
+                        if !q.is_null() {
+                            *row = S::load8(q.add(p * S::SIZE));
                         }
-                        transpose8(block);
                     }
-                    for q in 0..8 {
-                        for (g, block) in t.iter().enumerate().take(groups) {
-                            _mm256_storeu_ps(out.add((p + q) * width + g * 8), block[q]);
-                        }
-                    }
-                    p += 8;
+                    transpose8(block);
                 }
-                while p < k {
-                    for l in 0..width {
-                        *out.add(p * width + l) = if l < w { S::load1(src.wrapping_offset(l as isize * s.lane).add(p * S::SIZE)) } else { 0.0 };
+                for q in 0..8 {
+                    for (g, block) in t.iter().enumerate().take(groups) {
+                        _mm256_storeu_ps(out.add((p + q) * width + g * 8), block[q]);
                     }
-                    p += 1;
                 }
+                p += 8;
+            }
+            while p < k {
+                for (l, q) in src.iter().enumerate().take(width) {
+                    *out.add(p * width + l) = if q.is_null() { 0.0 } else { S::load1(q.add(p * S::SIZE)) };
+                }
+                p += 1;
             }
         }
     }

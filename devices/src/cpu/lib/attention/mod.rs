@@ -1,0 +1,306 @@
+//! Scaled dot-product attention in blocks: softmax(scale·Q·Kᵀ + bias)·V and its gradients, without
+//! ever holding the scores of more than one block.
+//!
+//! Semantics are those of PyTorch's CPU flash attention: causal masks are aligned at the top left,
+//! a row whose every score is masked gives 0 (and log-sum-exp 0), and NaN spreads within its row.
+
+mod backward;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Mutex;
+
+use super::elem::Elem;
+use super::gemm::kernel::{Kernel, f32_kernel};
+use super::gemm::pack::{Matrix, SLACK, pack_matrix};
+use super::gemm::{Panels, block};
+use super::simd;
+use super::view::LibError;
+use crate::cpu::pool;
+use crate::memory::{Block, MemoryPool, OutOfMemory};
+
+pub use backward::{Gradients, backward};
+
+/// A [batch, heads, length, features] array; strides in elements, in that order.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads {
+    pub ptr: *mut u8,
+    pub elem: Elem,
+    pub strides: [isize; 4],
+}
+// SAFETY: an address and a layout; the kernels' contracts govern access.
+unsafe impl Send for Heads {}
+// SAFETY: as above.
+unsafe impl Sync for Heads {}
+
+impl Heads {
+    fn at(&self, b: usize, h: usize, t: usize) -> *mut u8 {
+        let s = &self.strides;
+        self.ptr.wrapping_offset((b as isize * s[0] + h as isize * s[1] + t as isize * s[2]) * self.elem.size() as isize)
+    }
+}
+
+/// Attention over `batch × heads` independent pairs of sequences.
+///
+/// Q [batch, heads, q_len, dim], K [batch, kv_heads, kv_len, dim], V [batch, kv_heads, kv_len,
+/// v_dim], of f32, bf16 or f16 each. Query head h uses K and V of head h / (heads / kv_heads).
+#[derive(Clone, Copy, Debug)]
+pub struct Attention {
+    pub batch: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub q_len: usize,
+    pub kv_len: usize,
+    pub dim: usize,
+    pub v_dim: usize,
+    pub q: Heads,
+    pub k: Heads,
+    pub v: Heads,
+    /// Added to the scaled scores, [batch, heads, q_len, kv_len] by strides (0 broadcasts). A float
+    /// type is added; bool keeps where true.
+    pub bias: Option<Heads>,
+    /// Query i sees keys 0..=i only.
+    pub causal: bool,
+    pub scale: f32,
+}
+
+/// Rows of scores in a block: a multiple of every kernel's row count that keeps a block in L2.
+fn q_block(kn: &Kernel<f32, f32>) -> usize {
+    48usize.next_multiple_of(kn.mr)
+}
+/// Columns of scores in a block, a multiple of every kernel's column count.
+const KV_BLOCK: usize = 128;
+
+impl Attention {
+    fn check(&self) -> Result<(), LibError> {
+        let float = |e: Elem| matches!(e, Elem::F32 | Elem::BF16 | Elem::F16);
+        let ok = float(self.q.elem) && float(self.k.elem) && float(self.v.elem) && self.bias.is_none_or(|b| float(b.elem) || b.elem == Elem::Bool) && self.kv_heads > 0 && self.heads % self.kv_heads == 0;
+        if ok { Ok(()) } else { Err(LibError::shape("attention", format!("{self:?}"))) }
+    }
+
+    /// Query heads that share one head of K and V.
+    fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// Estimated ns of `products` score-sized products on one thread.
+    fn cost(&self, products: usize) -> u64 {
+        let f = 2.0 * (self.batch * self.heads * self.q_len) as f64 * (self.kv_len * self.dim.max(self.v_dim)) as f64 * products as f64;
+        (f / 60.0) as u64
+    }
+
+    /// Keys `kv0..kv0+n` that query `i` may see: how many of them, from the first on.
+    fn visible(&self, i: usize, kv0: usize, n: usize) -> usize {
+        if self.causal { (i + 1).saturating_sub(kv0).min(n) } else { n }
+    }
+
+    /// The bias of query `i` over keys `kv0..`, as f32; false means -inf.
+    unsafe fn bias_row(&self, b: usize, h: usize, i: usize, kv0: usize, out: &mut [f32]) {
+        let Some(bias) = &self.bias else { return };
+        let size = bias.elem.size();
+        let step = bias.strides[3];
+        let p = bias.at(b, h, i).wrapping_offset(kv0 as isize * step * size as isize);
+        // SAFETY: the caller's keys lie within the bias.
+        unsafe {
+            if bias.elem == Elem::Bool {
+                for (j, o) in out.iter_mut().enumerate() {
+                    *o = if *p.wrapping_offset(j as isize * step) != 0 { 0.0 } else { f32::NEG_INFINITY };
+                }
+            } else if step == 1 {
+                simd::load_f32(bias.elem, p, out.as_mut_ptr(), out.len());
+            } else {
+                for (j, o) in out.iter_mut().enumerate() {
+                    *o = bias.elem.load_f64(p.wrapping_offset(j as isize * step * size as isize)) as f32;
+                }
+            }
+        }
+    }
+}
+
+/// f32 work memory, cut into pieces.
+struct Work {
+    _block: Block,
+    next: *mut f32,
+}
+
+impl Work {
+    fn new(floats: usize) -> Result<Work, OutOfMemory> {
+        let b = MemoryPool::cpu().alloc((floats + 64) * 4)?;
+        Ok(Work { next: b.as_ptr().cast(), _block: b })
+    }
+    /// The next `n` floats (rounded up to whole cache lines).
+    fn take(&mut self, n: usize) -> *mut f32 {
+        let p = self.next;
+        self.next = p.wrapping_add(round(n));
+        p
+    }
+}
+
+fn round(n: usize) -> usize {
+    n.next_multiple_of(16)
+}
+
+/// Packs `n` rows of one head, from row `t`, as panels whose lanes are the rows (k = features).
+unsafe fn pack_by_row(x: &Heads, b: usize, h: usize, t: usize, n: usize, dim: usize, width: usize, dst: *mut f32) {
+    let size = x.elem.size() as isize;
+    let m = Matrix { p: x.at(b, h, t), elem: x.elem, lane: x.strides[2] * size, k: x.strides[3] * size };
+    // SAFETY: the caller's rows and buffer.
+    unsafe { pack_matrix(&m, n, dim, width, dst) }
+}
+
+/// As `pack_by_row`, lanes are the features (k = rows).
+unsafe fn pack_by_feature(x: &Heads, b: usize, h: usize, t: usize, n: usize, dim: usize, width: usize, dst: *mut f32) {
+    let size = x.elem.size() as isize;
+    let m = Matrix { p: x.at(b, h, t), elem: x.elem, lane: x.strides[3] * size, k: x.strides[2] * size };
+    // SAFETY: the caller's rows and buffer.
+    unsafe { pack_matrix(&m, dim, n, width, dst) }
+}
+
+/// Units of a packed block of `lanes` × `k`.
+fn packed(lanes: usize, k: usize, width: usize) -> usize {
+    round(lanes.next_multiple_of(width) * k + SLACK)
+}
+
+/// Writes a row of f32 to row `t` of `x`.
+unsafe fn store_row(x: &Heads, b: usize, h: usize, t: usize, src: *const f32, n: usize) {
+    let p = x.at(b, h, t);
+    // SAFETY: the row lies within `x`.
+    unsafe {
+        if x.strides[3] == 1 {
+            simd::store_f32(x.elem, src, p, n);
+        } else {
+            for i in 0..n {
+                x.elem.store_f64(p.wrapping_offset(i as isize * x.strides[3] * x.elem.size() as isize), *src.add(i) as f64);
+            }
+        }
+    }
+}
+
+/// Runs `f` for each task in parallel and returns the first error.
+fn tasks(n: usize, cost: u64, f: &(dyn Fn(usize) -> Result<(), OutOfMemory> + Sync)) -> Result<(), LibError> {
+    let failed = Mutex::new(None);
+    pool::parallel_for(n, cost, &|t| {
+        if let (Err(e), Ok(mut slot)) = (f(t), failed.lock()) {
+            slot.get_or_insert(e);
+        }
+    });
+    match failed.into_inner() {
+        Ok(Some(e)) => Err(e.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Log-sum-exp of each query's scores: dense [batch, heads, q_len] f32.
+#[derive(Clone, Copy, Debug)]
+pub struct LogSumExp(pub *mut f32);
+// SAFETY: tasks write disjoint rows.
+unsafe impl Send for LogSumExp {}
+// SAFETY: as above.
+unsafe impl Sync for LogSumExp {}
+
+/// `out` [batch, heads, q_len, v_dim] (any strides and float type) = attention; `lse` optional.
+///
+/// Errors on element types other than f32, bf16, f16, on heads that are no multiple of kv_heads,
+/// and when out of memory.
+///
+/// # Safety
+/// Arrays cover live memory; outputs overlap nothing.
+pub unsafe fn forward(a: &Attention, out: &Heads, lse: Option<LogSumExp>) -> Result<(), LibError> {
+    a.check()?;
+    if !matches!(out.elem, Elem::F32 | Elem::BF16 | Elem::F16) {
+        return Err(LibError::shape("attention", format!("output {:?}", out.elem)));
+    }
+    let pairs = a.batch * a.heads;
+    if pairs * a.q_len == 0 {
+        return Ok(());
+    }
+    let bq = q_block(f32_kernel());
+    // Query rows of a task: K and V are packed once for all of them.
+    let spread = (a.q_len * pairs).div_ceil(4 * pool::num_threads());
+    let rows = spread.clamp(bq, 384).div_ceil(bq) * bq;
+    let per = a.q_len.div_ceil(rows);
+    tasks(pairs * per, a.cost(2), &|t| {
+        // The last rows of a causal head see the most keys: start with them.
+        let (pair, r) = (t / per, per - 1 - t % per);
+        let q0 = r * rows;
+        // SAFETY: tasks own disjoint rows of the outputs.
+        unsafe { forward_rows(a, out, lse, pair / a.heads, pair % a.heads, q0, rows.min(a.q_len - q0)) }
+    })
+}
+
+/// Queries `q0..q0+n` of one head.
+unsafe fn forward_rows(a: &Attention, out: &Heads, lse: Option<LogSumExp>, b: usize, h: usize, q0: usize, n: usize) -> Result<(), OutOfMemory> {
+    let kn = f32_kernel();
+    let bq = q_block(kn);
+    let hk = h / a.group();
+    let ldo = a.v_dim.next_multiple_of(kn.nr);
+    let mut w = Work::new(packed(n, a.dim, kn.mr) + round(n * ldo) + round(bq * KV_BLOCK) + packed(KV_BLOCK, a.dim, kn.nr) + packed(a.v_dim, KV_BLOCK, kn.nr) + 2 * round(n) + KV_BLOCK)?;
+    let qp = w.take(packed(n, a.dim, kn.mr));
+    let o = w.take(n * ldo);
+    let s = w.take(bq * KV_BLOCK);
+    let kp = w.take(packed(KV_BLOCK, a.dim, kn.nr));
+    let vp = w.take(packed(a.v_dim, KV_BLOCK, kn.nr));
+    let (m, l) = (w.take(n), w.take(n));
+    let bias = w.take(KV_BLOCK);
+    let kv_end = if a.causal { a.kv_len.min(q0 + n) } else { a.kv_len };
+    // SAFETY: all blocks lie within the work memory laid out above and the caller's arrays.
+    unsafe {
+        pack_by_row(&a.q, b, h, q0, n, a.dim, kn.mr, qp);
+        o.write_bytes(0, n * ldo);
+        let m = std::slice::from_raw_parts_mut(m, n);
+        let l = std::slice::from_raw_parts_mut(l, n);
+        m.fill(f32::NEG_INFINITY);
+        l.fill(0.0);
+        for kv0 in (0..kv_end).step_by(KV_BLOCK) {
+            let bk = KV_BLOCK.min(a.kv_len - kv0);
+            pack_by_row(&a.k, b, hk, kv0, bk, a.dim, kn.nr, kp);
+            pack_by_feature(&a.v, b, hk, kv0, bk, a.v_dim, kn.nr, vp);
+            for i0 in (0..n).step_by(bq) {
+                let rows = bq.min(n - i0);
+                if a.visible(q0 + i0 + rows - 1, kv0, bk) == 0 {
+                    continue;
+                }
+                let scores = Panels { a: qp.add(i0 * a.dim).cast_const(), packed: true, a_r: 1, a_k: 0, b: kp.cast_const(), k: a.dim };
+                block(kn, &scores, rows, bk, s, KV_BLOCK, false);
+                for r in 0..rows {
+                    let i = i0 + r;
+                    let row = std::slice::from_raw_parts_mut(s.add(r * KV_BLOCK), bk);
+                    let (seen, hidden) = row.split_at_mut(a.visible(q0 + i, kv0, bk));
+                    hidden.fill(0.0);
+                    let bias_row = a.bias.map(|_| {
+                        let br = std::slice::from_raw_parts_mut(bias, seen.len());
+                        a.bias_row(b, h, q0 + i, kv0, br);
+                        &*br
+                    });
+                    let top = rows::scale_max(seen, a.scale, bias_row);
+                    let new = if top > m[i] || top != top { top } else { m[i] };
+                    if new == f32::NEG_INFINITY {
+                        seen.fill(0.0);
+                        continue;
+                    }
+                    let shrink = (m[i] - new).exp();
+                    l[i] = l[i] * shrink + rows::exp_sum(seen, new);
+                    m[i] = new;
+                    if shrink != 1.0 {
+                        std::slice::from_raw_parts_mut(o.add(i * ldo), ldo).iter_mut().for_each(|x| *x *= shrink);
+                    }
+                }
+                let weighted = Panels { a: s.cast_const(), packed: false, a_r: KV_BLOCK as isize, a_k: 1, b: vp.cast_const(), k: bk };
+                block(kn, &weighted, rows, a.v_dim, o.add(i0 * ldo), ldo, true);
+            }
+        }
+        for i in 0..n {
+            let row = std::slice::from_raw_parts_mut(o.add(i * ldo), a.v_dim);
+            // A row that saw nothing keeps its zeros.
+            let inv = if l[i] == 0.0 { 0.0 } else { 1.0 / l[i] };
+            row.iter_mut().for_each(|x| *x *= inv);
+            store_row(out, b, h, q0 + i, row.as_ptr(), a.v_dim);
+            if let Some(LogSumExp(p)) = lse {
+                let v = if l[i] == 0.0 { 0.0 } else { m[i] + l[i].ln() };
+                *p.add((b * a.heads + h) * a.q_len + q0 + i) = v;
+            }
+        }
+    }
+    Ok(())
+}

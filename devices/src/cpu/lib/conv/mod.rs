@@ -1,0 +1,283 @@
+//! Convolution as an implicit matrix product.
+//!
+//! XLA's general form: strides, padding (also negative), dilation of input and window, window
+//! reversal, feature and batch groups, any memory layout. The three gradient forms of a convolution
+//! are convolutions of this form. Each group is a product of the weights with patches of the input,
+//! which are gathered while packing ([`patches`]) and never exist in memory as a whole.
+
+mod depthwise;
+mod patches;
+#[cfg(test)]
+mod tests;
+
+use super::copy::copy;
+use super::elem::{Elem, Scalar};
+use super::gemm::kernel::{self, Kernel};
+use super::gemm::pack::{Pack, Strided, Unit};
+use super::gemm::{BatchDim, Epilogue, Finish, Job, Output, Tile, run};
+use super::simd;
+use super::view::{LibError, Ptr, View};
+use crate::memory::MemoryPool;
+use patches::Patches;
+
+/// One spatial dimension. Sizes in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvDim {
+    pub input: usize,
+    pub window: usize,
+    pub output: usize,
+    pub stride: usize,
+    pub pad_lo: isize,
+    pub pad_hi: isize,
+    /// Distance between the input's elements (input gradient: the forward stride).
+    pub lhs_dilation: usize,
+    /// Distance between the window's elements.
+    pub rhs_dilation: usize,
+    /// The window is applied back to front.
+    pub reverse: bool,
+}
+
+impl ConvDim {
+    /// Stride 1, no padding, no dilation.
+    pub fn plain(input: usize, window: usize) -> ConvDim {
+        ConvDim { input, window, output: (input + 1).saturating_sub(window), stride: 1, pad_lo: 0, pad_hi: 0, lhs_dilation: 1, rhs_dilation: 1, reverse: false }
+    }
+
+    /// The output size that the other fields give.
+    pub fn outputs(&self) -> usize {
+        let wide = |n: usize, d: usize| if n == 0 { 0 } else { (n - 1) * d + 1 } as isize;
+        let room = wide(self.input, self.lhs_dilation) + self.pad_lo + self.pad_hi - wide(self.window, self.rhs_dilation);
+        if room < 0 || self.window == 0 { 0 } else { room as usize / self.stride + 1 }
+    }
+}
+
+/// An array with two channel-like dimensions and the spatial ones; strides in elements.
+///
+/// Input: `major` = batch, `minor` = feature. Weights: `major` = output feature, `minor` = input
+/// feature within a group. Output: `major` = batch, `minor` = feature.
+#[derive(Clone, Copy, Debug)]
+pub struct ConvArray<'a> {
+    pub ptr: *mut u8,
+    pub elem: Elem,
+    pub major: isize,
+    pub minor: isize,
+    pub spatial: &'a [isize],
+}
+
+// SAFETY: an address and a layout; `conv`'s contract governs access.
+unsafe impl Send for ConvArray<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for ConvArray<'_> {}
+
+/// A convolution:
+/// `out[n, o, p] = Σ in[n + (o/(O/bg))·N/bg, g(o)·I/fg + i, (p·stride + k·rhs_dilation - pad_lo)/lhs_dilation] · w[o, i, k]`,
+/// terms that fall outside the input or between its dilated elements left out.
+#[derive(Clone, Copy, Debug)]
+pub struct Conv<'a> {
+    /// Batch size of the input; the output has `batch / batch_groups`.
+    pub batch: usize,
+    /// Features of the input, all groups.
+    pub in_features: usize,
+    /// Features of the output, all groups.
+    pub out_features: usize,
+    pub feature_groups: usize,
+    pub batch_groups: usize,
+    /// 1 to 3 spatial dimensions, outermost first.
+    pub dims: &'a [ConvDim],
+    pub input: ConvArray<'a>,
+    pub weight: ConvArray<'a>,
+    pub output: ConvArray<'a>,
+}
+
+/// The problem with exactly three spatial dimensions (leading ones of size 1).
+#[derive(Clone, Copy)]
+struct Geometry {
+    dims: [ConvDim; 3],
+    in_spatial: [isize; 3],
+    w_spatial: [isize; 3],
+    out_spatial: [isize; 3],
+    /// Groups in all (feature or batch groups), input features and output features of one.
+    groups: usize,
+    gi: usize,
+    go: usize,
+    /// Output batch size, output positions, window positions.
+    n: usize,
+    positions: usize,
+    taps: usize,
+}
+
+impl Geometry {
+    fn new(c: &Conv) -> Result<Geometry, LibError> {
+        let err = |what: &str| Err(LibError::shape("conv", format!("{what}: {c:?}")));
+        let r = c.dims.len();
+        if r == 0 || r > 3 || [c.input.spatial, c.weight.spatial, c.output.spatial].iter().any(|s| s.len() != r) {
+            return err("1 to 3 spatial dimensions");
+        }
+        let (fg, bg) = (c.feature_groups, c.batch_groups);
+        let groups = fg.max(bg);
+        if fg == 0 || bg == 0 || (fg > 1 && bg > 1) || c.in_features % fg != 0 || c.out_features % groups != 0 || c.batch % bg != 0 {
+            return err("groups");
+        }
+        if c.dims.iter().any(|d| d.stride == 0 || d.lhs_dilation == 0 || d.rhs_dilation == 0 || d.output > d.outputs()) {
+            return err("output size");
+        }
+        let wide = c.input.elem == Elem::F64 || c.weight.elem == Elem::F64;
+        if ![c.input.elem, c.weight.elem, c.output.elem].iter().all(|e| e.is_float()) || wide != (c.output.elem == Elem::F64) {
+            return err("element types");
+        }
+        let three = |s: &[isize]| std::array::from_fn(|i| if i + r >= 3 { s[i + r - 3] } else { 0 });
+        let one = ConvDim { output: 1, ..ConvDim::plain(1, 1) };
+        let dims: [ConvDim; 3] = std::array::from_fn(|i| if i + r >= 3 { c.dims[i + r - 3] } else { one });
+        Ok(Geometry {
+            dims,
+            in_spatial: three(c.input.spatial),
+            w_spatial: three(c.weight.spatial),
+            out_spatial: three(c.output.spatial),
+            groups,
+            gi: c.in_features / fg,
+            go: c.out_features / groups,
+            n: c.batch / bg,
+            positions: dims.iter().map(|d| d.output).product(),
+            taps: dims.iter().map(|d| d.window).product(),
+        })
+    }
+}
+
+/// Runs the convolution; `epilogue` (optional) sees finished blocks before they are stored, as in
+/// `gemm`: rows × columns are (features of the group) × (positions n·P + p) if the first of the two
+/// results is true, else the reverse, and `batch` is the group. See [`features_are_rows`].
+///
+/// f32 sums for f32, bf16 and f16; f64 for f64. Errors on inconsistent attributes.
+///
+/// # Safety
+/// The arrays cover live memory; the output overlaps neither itself nor the inputs.
+pub unsafe fn conv(c: &Conv, epilogue: Option<Epilogue>) -> Result<(), LibError> {
+    let g = Geometry::new(c)?;
+    if g.n * g.positions * c.out_features == 0 {
+        return Ok(());
+    }
+    // SAFETY: the caller's contract.
+    unsafe {
+        if epilogue.is_none() && g.gi == 1 && g.go <= 4 && c.feature_groups > 1 && g.taps <= 256 {
+            return depthwise::run(c, &g);
+        }
+        if c.output.elem == Elem::F64 { product::<f64, f64>(c, &g, kernel::f64_kernel(), epilogue) } else { product::<f32, f32>(c, &g, kernel::f32_kernel(), epilogue) }
+    }
+}
+
+/// Whether the blocks that [`conv`]'s epilogue sees have features as rows.
+pub fn features_are_rows(c: &Conv) -> bool {
+    c.output.minor != 1
+}
+
+unsafe fn product<U: Unit, T: Scalar>(c: &Conv, g: &Geometry, kernel: &'static Kernel<U, T>, epilogue: Option<Epilogue>) -> Result<(), LibError>
+where
+    for<'a> Patches<'a>: Pack<U>,
+{
+    let k = g.gi * g.taps;
+    let patches = Patches::new(c, g);
+    // Weights as a matrix [group][output feature][k]: in place if k has one stride, else copied.
+    let (tap_s, inner) = (&g.w_spatial, &g.dims);
+    let order: [(usize, isize); 4] = if patches.feature_inner() {
+        [(inner[0].window, tap_s[0]), (inner[1].window, tap_s[1]), (inner[2].window, tap_s[2]), (g.gi, c.weight.minor)]
+    } else {
+        [(g.gi, c.weight.minor), (inner[0].window, tap_s[0]), (inner[1].window, tap_s[1]), (inner[2].window, tap_s[2])]
+    };
+    let mut copied = None;
+    let (w_ptr, w_row, w_k) = match one_stride(&order) {
+        Some(s) => (c.weight.ptr, c.weight.major, s),
+        None => {
+            let size = c.weight.elem.size();
+            let b = MemoryPool::cpu().alloc(c.out_features * k * size)?;
+            let dims = [c.out_features, order[0].0, order[1].0, order[2].0, order[3].0];
+            let st = [c.weight.major, order[0].1, order[1].1, order[2].1, order[3].1];
+            let dense = super::view::dense_strides(&dims);
+            // SAFETY: the copy is ours; the weights are the caller's.
+            unsafe { copy(&View::new(b.as_ptr(), c.weight.elem, &dims, &dense), &View::new(c.weight.ptr, c.weight.elem, &dims, &st))? };
+            let p = b.as_ptr();
+            copied = Some(b);
+            (p, k as isize, 1)
+        }
+    };
+    let w_batch = [BatchDim { size: g.groups, a: w_row * g.go as isize, b: w_row * g.go as isize, c: c.output.minor * g.go as isize }];
+    let rows_are_features = features_are_rows(c);
+    let weights = Strided { ptr: Ptr(w_ptr), elem: c.weight.elem, lane: w_row, k: w_k, batch: &w_batch, which: 0 };
+    let lanes = g.n * g.positions;
+    // C in place if all positions of all images have one stride.
+    let place = [(g.n, c.output.major), (inner[0].output, g.out_spatial[0]), (inner[1].output, g.out_spatial[1]), (inner[2].output, g.out_spatial[2])];
+    let pixel = one_stride(&place);
+    let direct = match (rows_are_features, pixel) {
+        (true, Some(1)) => Some(Output { ptr: c.output.ptr, elem: c.output.elem, ld: c.output.minor }),
+        (false, Some(s)) => Some(Output { ptr: c.output.ptr, elem: c.output.elem, ld: s }),
+        _ => None,
+    };
+    let out = Ptr(c.output.ptr);
+    let scatter = |t: &Tile| {
+        if let Some(f) = epilogue {
+            f(t);
+        }
+        // SAFETY: the block's positions lie in the output.
+        unsafe { scatter_tile::<T>(c, g, out, rows_are_features, t) };
+    };
+    let finish = Finish { out: direct, batch: &w_batch, accumulate: false, epilogue: if direct.is_some() { epilogue } else { Some(&scatter) } };
+    // SAFETY: the caller's contract.
+    let r = unsafe {
+        if rows_are_features {
+            run(&Job { kernel, m: g.go, n: lanes, k, batches: g.groups, a: &weights, b: &patches, finish })
+        } else {
+            run(&Job { kernel, m: lanes, n: g.go, k, batches: g.groups, a: &patches, b: &weights, finish })
+        }
+    };
+    drop(copied);
+    r
+}
+
+/// The single stride of a row-major multi-index, if there is one.
+fn one_stride(dims: &[(usize, isize)]) -> Option<isize> {
+    let (mut unit, mut len) = (None::<isize>, 1isize);
+    for &(n, s) in dims.iter().rev() {
+        if n == 1 {
+            continue;
+        }
+        match unit {
+            None => unit = Some(s),
+            Some(u) if s == u * len => {}
+            _ => return None,
+        }
+        len *= n as isize;
+    }
+    Some(unit.unwrap_or(1))
+}
+
+/// Stores a finished block to an output of any layout.
+unsafe fn scatter_tile<T: Scalar>(c: &Conv, g: &Geometry, out: Ptr, rows_are_features: bool, t: &Tile) {
+    let size = c.output.elem.size() as isize;
+    let (f0, fs, p0, ps) = if rows_are_features { (t.row0, t.rows, t.col0, t.cols) } else { (t.col0, t.cols, t.row0, t.rows) };
+    let (f_step, p_step) = if rows_are_features { (t.ld, 1) } else { (1, t.ld) };
+    let inner = g.dims[2].output;
+    let mut done = 0;
+    while done < ps {
+        // A run of positions in one output row.
+        let p = p0 + done;
+        let (n, x) = (p / g.positions, p % inner);
+        let y = p % g.positions / inner;
+        let len = (inner - x).min(ps - done);
+        let base = n as isize * c.output.major + (y / g.dims[1].output) as isize * g.out_spatial[0] + (y % g.dims[1].output) as isize * g.out_spatial[1] + x as isize * g.out_spatial[2];
+        for f in 0..fs {
+            let o = base + ((t.batch * g.go + f0 + f) as isize) * c.output.minor;
+            let src = t.ptr.cast::<T>().wrapping_offset(f as isize * f_step + done as isize * p_step);
+            // SAFETY: the run lies within the block and the output row.
+            unsafe {
+                if p_step == 1 && g.out_spatial[2] == 1 && T::ELEM == Elem::F32 {
+                    simd::store_f32(c.output.elem, src.cast(), out.at::<u8>(o * size), len);
+                } else {
+                    for i in 0..len as isize {
+                        let v = (*src.wrapping_offset(i * p_step)).to_f64();
+                        c.output.elem.store_f64(out.at::<u8>((o + i * g.out_spatial[2]) * size), v);
+                    }
+                }
+            }
+        }
+        done += len;
+    }
+}
