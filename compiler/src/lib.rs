@@ -1,10 +1,18 @@
 //! The compiler of rsx: primitive IR, passes, fusion, buffers and kernel IR.
 //!
 //! Knows nothing of devices, libtorch or Python (see ARCHITECTURE.md).
+pub mod buffers;
+mod compile;
+pub mod cost;
+pub mod dump;
+pub mod fusion;
 pub mod interp;
 pub mod ir;
 pub mod kernel;
+pub mod passes;
 pub mod program;
 pub mod samples;
 pub mod text;
 pub mod verify;
+
+pub use compile::{CompileError, CompileOptions, Compiled, Stats, compile};

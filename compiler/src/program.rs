@@ -5,6 +5,9 @@
 use crate::ir::{Attrs, DType, Dims, Graph, OpKind, TensorType};
 use std::sync::Arc;
 
+pub(crate) mod emit;
+pub mod reference;
+
 /// Where a tensor lives while the program runs. Offsets are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
@@ -16,6 +19,9 @@ pub enum Place {
     Slab { offset: u64 },
     /// In the constant pool.
     Constant { offset: u64 },
+    /// Runtime scalar number n (8 bytes: f64 or i64). Only library thunks and copies read scalars as memory; generated
+    /// kernels take them by value ([`KernelCall::scalars`]).
+    Scalar(u32),
 }
 
 /// A strided tensor at a place; `offset` and `strides` are in elements.
@@ -45,6 +51,10 @@ impl View {
 pub type KernelId = u32;
 
 /// A generated kernel applied to arguments: its inputs, then its outputs, in the order of the fusion's body.
+///
+/// All views are dense row-major and of exactly the types of the body's tensor parameters and results. An output has the
+/// place of an input only if the kernel is [`crate::ir::FusionKind::Loop`] and reads that input at no other index than
+/// the one it writes (element i of the input is read before element i of the output is written, by the same iteration).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KernelCall {
     pub kernel: KernelId,
@@ -61,16 +71,36 @@ pub enum Thunk {
     Kernel(KernelCall),
     /// A library kernel for one primitive op (contractions, sorts, scans, scatters, windows, ...), possibly with a
     /// generated elementwise epilogue that is applied to each finished block of the (first) output.
+    ///
+    /// `inputs` has one view per operand, in order, with whatever strides (0 for broadcasts, negative for reversals) make
+    /// it a view of memory that exists; runtime scalars and constants among the operands are views too.
+    ///
+    /// - `dot_general` is canonical: operands are `[batch.., m, k]` and `[batch.., k, n]`, one dimension each for m, k and
+    ///   n, any number of batch dimensions, and the attributes say so. Batch dimensions may have stride 0 in either
+    ///   operand. The output is `[batch.., m, n]`, n with stride 1, batch strides arbitrary but apart.
+    /// - `scatter` and `dynamic_update_slice` work in place: `outputs[0]` is the memory of `inputs[0]`, which already
+    ///   holds the operand (a copy comes before where it has to).
+    /// - Outputs of other ops may be strided (a permutation of a dense tensor) for attention; they are dense otherwise.
+    /// - Outputs never overlap inputs, in-place ops apart.
     Library {
         op: OpKind,
         attrs: Attrs,
         inputs: Vec<View>,
+        /// What the thunk writes: the op's results, or the epilogue's where there is one (the op's own result is then
+        /// never stored).
         outputs: Vec<View>,
-        /// Runtime scalars the op reads (attention's scale, dynamic starts), as indices into the program's scalars.
+        /// Runtime scalars among the operands, as indices into the program's scalars (for information).
         scalars: Vec<u32>,
-        /// The epilogue's first input is the block of the op's own result; the others are `inputs[1..]` of the call.
+        /// Applied to each finished block of the op's own result. The first parameter of its body is that result, of
+        /// dims `[batch.., m, n]` (convolutions: the output's dims) and of the type sums are kept in: f32, or f64 for f64.
+        /// `inputs[0]` of the call stands for it: a view of the place of `outputs[0]`, of which only dims and dtype count.
+        /// The other inputs and all outputs of the call have the op's full dims or broadcast within the body, and
+        /// `outputs` of the call equals `outputs` of the thunk. The body is elementwise and has no reductions.
         epilogue: Option<KernelCall>,
     },
+    /// Kernel calls that do not depend on each other, small enough that one fork-join should run them all (the update of
+    /// many small parameters). No output of one overlaps anything of another.
+    Group(Vec<KernelCall>),
     /// Copies (with conversion if the element types differ) between equal sizes.
     Copy { from: View, to: View },
 }
@@ -88,7 +118,8 @@ pub struct KernelSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ResultSpec {
     pub ty: TensorType,
-    /// The result is written into this parameter's memory (donation was taken up).
+    /// The result is written into this parameter's memory (donation was taken up): [`Place::Result`] of this result and
+    /// [`Place::Param`] of that parameter are the same memory. Index into [`Program::params`].
     pub alias: Option<u32>,
 }
 

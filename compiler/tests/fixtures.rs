@@ -13,7 +13,7 @@
 use libtest_mimic::{Arguments, Failed, Trial};
 use rsx_compiler::interp::{Tensor, eval};
 use rsx_compiler::ir::{DType, Graph, Literal};
-use rsx_compiler::{text, verify};
+use rsx_compiler::{passes, text, verify};
 use std::path::{Path, PathBuf};
 
 const SEPARATOR: &str = "// ----\n";
@@ -108,9 +108,11 @@ fn transform(mode: &str, input: &str) -> Result<String, Failed> {
     }
 }
 
-/// One compiler pass, by name. The pass library is not part of the crate yet; its runner belongs here.
-fn run_pass(name: &str, _graph: &Graph) -> Result<Graph, String> {
-    Err(format!("no pass is called `{name}`"))
+/// One compiler pass, by name; its result is verified.
+fn run_pass(name: &str, graph: &Graph) -> Result<Graph, String> {
+    let result = passes::run_named(name, graph).map_err(|e| e.to_string())?;
+    verify::check(&result).map_err(|e| e.to_string())?;
+    Ok(result)
 }
 
 fn print(graphs: &[Graph]) -> String {

@@ -1,0 +1,228 @@
+//! The order of thunks: the recorded order, except that what frees much memory runs as soon as it can.
+//!
+//! Recorded programs are written so that values are used soon after they are made; the one thing they do late is the
+//! optimiser, whose updates each free a gradient. So the list scheduler takes the first ready thunk in program order
+//! unless another ready one gives back more memory than it takes. The plain order is kept if its peak is lower.
+//!
+//! A thunk that writes a donated parameter's memory waits for the other readers of that parameter, where that closes no
+//! cycle: otherwise the donation could not be taken up.
+use super::Kind;
+use super::bind::Bound;
+use crate::ir::{Graph, InstId, OpKind};
+use ahash::AHashSet;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Memory a thunk has to give back to run ahead of its turn, in bytes.
+const WORTH_MOVING: i64 = 64 << 10;
+/// Thunks looked at before a donation's order is given up.
+const SEARCH_LIMIT: usize = 4096;
+
+pub(crate) fn schedule(graph: &Graph, bound: &Bound) -> Vec<InstId> {
+    let waits = with_donations(graph, bound);
+    let eager = Scheduler::new(graph, bound, &waits, true).run();
+    let plain = Scheduler::new(graph, bound, &waits, false).run();
+    if peak(graph, bound, &eager) <= peak(graph, bound, &plain) { eager } else { plain }
+}
+
+/// What every step waits for, donations included.
+fn with_donations(graph: &Graph, bound: &Bound) -> Vec<Vec<InstId>> {
+    let mut waits = bound.waits.clone();
+    let mut succ: Vec<Vec<InstId>> = vec![Vec::new(); graph.insts.len()];
+    for &id in &bound.thunks {
+        for w in &waits[id.0 as usize] {
+            succ[w.0 as usize].push(id);
+        }
+    }
+    for inst in &graph.insts {
+        let (OpKind::Parameter, crate::ir::Attrs::Index(p)) = (inst.kind, &inst.attrs) else { continue };
+        let Some(result) = graph.params[*p as usize].donate_to else { continue };
+        let Some(&value) = graph.results.get(result as usize) else { continue };
+        let (Some(from), Some(to)) = (&bound.bindings[inst.first.0 as usize], &bound.bindings[value.0 as usize]) else {
+            continue;
+        };
+        let Kind::Temp(writer) = bound.storages[to.storage].kind else { continue };
+        for &reader in bound.readers[from.storage].iter().filter(|&&r| r != writer) {
+            if !reaches(&succ, writer, reader) {
+                waits[writer.0 as usize].push(reader);
+                succ[reader.0 as usize].push(writer);
+            }
+        }
+    }
+    waits
+}
+
+/// A path leads from `from` to `to` (or the search was given up, which counts as one).
+fn reaches(succ: &[Vec<InstId>], from: InstId, to: InstId) -> bool {
+    let mut seen = AHashSet::new();
+    let mut stack = vec![from];
+    while let Some(id) = stack.pop() {
+        if id == to || seen.len() > SEARCH_LIMIT {
+            return true;
+        }
+        if seen.insert(id) {
+            stack.extend(succ[id.0 as usize].iter().copied());
+        }
+    }
+    false
+}
+
+struct Scheduler<'s> {
+    graph: &'s Graph,
+    bound: &'s Bound,
+    eager: bool,
+    /// Waits not yet done, by instruction.
+    left: Vec<usize>,
+    succ: Vec<Vec<InstId>>,
+    /// Readers not yet done, by storage.
+    unread: Vec<usize>,
+    /// Results stay.
+    pinned: Vec<bool>,
+    /// Ready steps, the best first: (not worth moving, program order).
+    ready: BinaryHeap<Reverse<(bool, InstId)>>,
+    done: Vec<bool>,
+}
+
+impl<'s> Scheduler<'s> {
+    fn new(graph: &'s Graph, bound: &'s Bound, waits: &[Vec<InstId>], eager: bool) -> Self {
+        let mut succ: Vec<Vec<InstId>> = vec![Vec::new(); graph.insts.len()];
+        let mut left = vec![0; graph.insts.len()];
+        for &id in &bound.thunks {
+            left[id.0 as usize] = waits[id.0 as usize].len();
+            for w in &waits[id.0 as usize] {
+                succ[w.0 as usize].push(id);
+            }
+        }
+        Scheduler {
+            graph,
+            bound,
+            eager,
+            left,
+            succ,
+            unread: bound.readers.iter().map(Vec::len).collect(),
+            pinned: pinned(graph, bound),
+            ready: BinaryHeap::new(),
+            done: vec![false; graph.insts.len()],
+        }
+    }
+
+    fn run(mut self) -> Vec<InstId> {
+        let mut order = Vec::with_capacity(self.bound.thunks.len());
+        for &id in &self.bound.thunks {
+            if self.left[id.0 as usize] == 0 {
+                self.push(id);
+            }
+        }
+        while let Some(Reverse((_, id))) = self.ready.pop() {
+            if std::mem::replace(&mut self.done[id.0 as usize], true) {
+                continue;
+            }
+            order.push(id);
+            let operands: Vec<usize> = self.storages_read(id);
+            for s in operands {
+                self.unread[s] -= 1;
+                // Its last reader frees it now.
+                if self.eager && self.unread[s] == 1 {
+                    let last = self.bound.readers[s].iter().copied().find(|r| !self.done[r.0 as usize]);
+                    if let Some(r) = last.filter(|r| self.left[r.0 as usize] == 0) {
+                        self.push(r);
+                    }
+                }
+            }
+            for next in std::mem::take(&mut self.succ[id.0 as usize]) {
+                self.left[next.0 as usize] -= 1;
+                if self.left[next.0 as usize] == 0 {
+                    self.push(next);
+                }
+            }
+        }
+        order
+    }
+
+    fn storages_read(&self, id: InstId) -> Vec<usize> {
+        let mut out: Vec<usize> = Vec::new();
+        for v in &self.graph.inst(id).operands {
+            if let Some(b) = &self.bound.bindings[v.0 as usize] {
+                if !out.contains(&b.storage) && self.bound.readers[b.storage].contains(&id) {
+                    out.push(b.storage);
+                }
+            }
+        }
+        out
+    }
+
+    fn push(&mut self, id: InstId) {
+        let worth = self.eager && self.freed(id) >= WORTH_MOVING;
+        self.ready.push(Reverse((!worth, id)));
+    }
+
+    /// Bytes given back by running `id` now, less what it takes.
+    fn freed(&self, id: InstId) -> i64 {
+        let temp = |s: usize| matches!(self.bound.storages[s].kind, Kind::Temp(_)) && !self.pinned[s];
+        let freed: u64 = self
+            .storages_read(id)
+            .into_iter()
+            .filter(|&s| temp(s) && self.unread[s] == 1)
+            .map(|s| self.bound.storages[s].bytes)
+            .sum();
+        let taken: u64 = self
+            .graph
+            .inst(id)
+            .results()
+            .filter_map(|v| self.bound.bindings[v.0 as usize].as_ref())
+            .filter(|b| self.bound.storages[b.storage].kind == Kind::Temp(id) && temp(b.storage))
+            .map(|b| self.bound.storages[b.storage].bytes)
+            .sum();
+        freed as i64 - taken as i64
+    }
+}
+
+/// Storages of results: not in the slab.
+fn pinned(graph: &Graph, bound: &Bound) -> Vec<bool> {
+    let mut pinned = vec![false; bound.storages.len()];
+    for v in &graph.results {
+        if let Some(b) = &bound.bindings[v.0 as usize] {
+            pinned[b.storage] = true;
+        }
+    }
+    pinned
+}
+
+/// The most slab bytes live at a time under `order`.
+pub(crate) fn peak(graph: &Graph, bound: &Bound, order: &[InstId]) -> u64 {
+    let pinned = pinned(graph, bound);
+    let mut unread: Vec<usize> = bound.readers.iter().map(Vec::len).collect();
+    let (mut now, mut peak) = (0u64, 0u64);
+    let temp = |s: usize| matches!(bound.storages[s].kind, Kind::Temp(_)) && !pinned[s];
+    for &id in order {
+        let inst = graph.inst(id);
+        let mut own: Vec<usize> = Vec::new();
+        for v in inst.results() {
+            if let Some(b) = &bound.bindings[v.0 as usize] {
+                if bound.storages[b.storage].kind == Kind::Temp(id) && temp(b.storage) {
+                    now += bound.storages[b.storage].bytes;
+                    own.push(b.storage);
+                }
+            }
+        }
+        peak = peak.max(now);
+        let mut seen: Vec<usize> = Vec::new();
+        for v in &inst.operands {
+            if let Some(b) = &bound.bindings[v.0 as usize] {
+                if !seen.contains(&b.storage) && inst.kind != OpKind::OptimizationBarrier {
+                    seen.push(b.storage);
+                    unread[b.storage] -= 1;
+                    if unread[b.storage] == 0 && temp(b.storage) {
+                        now -= bound.storages[b.storage].bytes;
+                    }
+                }
+            }
+        }
+        for s in own {
+            if unread[s] == 0 {
+                now -= bound.storages[s].bytes;
+            }
+        }
+    }
+    peak
+}

@@ -1,0 +1,189 @@
+//! The middle end in one call: recorded graph in, program out.
+use crate::buffers::{self, MemoryAnalysis};
+use crate::cost::{self, CostAnalysis, DeviceModel};
+use crate::dump::Dump;
+use crate::fusion::{self, Decision, FusionLimits};
+use crate::ir::{Graph, TypeError};
+use crate::passes::{self, LedgerEntry};
+use crate::program::{Program, Thunk, View, emit};
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// How to compile. The default is what production uses.
+#[derive(Clone, Debug)]
+pub struct CompileOptions {
+    /// Passes switched off (`-name`) or back on (`+name` or `name`), in order; the value of `RSX_PASSES`. `fusion` counts
+    /// as one.
+    pub passes: Vec<String>,
+    /// Check every stage's output; on in debug builds.
+    pub verify: bool,
+    /// Directory for dumps of every stage as text; the value of `RSX_DUMP_TO`.
+    pub dump_to: Option<PathBuf>,
+    pub model: DeviceModel,
+    pub limits: FusionLimits,
+}
+
+impl Default for CompileOptions {
+    fn default() -> Self {
+        CompileOptions {
+            passes: Vec::new(),
+            verify: cfg!(debug_assertions),
+            dump_to: None,
+            model: DeviceModel::default(),
+            limits: FusionLimits::default(),
+        }
+    }
+}
+
+impl CompileOptions {
+    /// The default changed by `RSX_PASSES` (comma-separated) and `RSX_DUMP_TO`.
+    pub fn from_env() -> Self {
+        let list = std::env::var("RSX_PASSES").unwrap_or_default();
+        CompileOptions {
+            passes: list.split(',').map(str::trim).filter(|s| !s.is_empty()).map(str::to_owned).collect(),
+            dump_to: std::env::var_os("RSX_DUMP_TO").filter(|s| !s.is_empty()).map(PathBuf::from),
+            ..CompileOptions::default()
+        }
+    }
+
+    /// Whether pass `name` runs: the last mention of it counts.
+    pub fn enabled(&self, name: &str) -> bool {
+        let mention = self.passes.iter().rev().find(|p| p.trim_start_matches(['-', '+']) == name);
+        mention.is_none_or(|p| !p.starts_with('-'))
+    }
+}
+
+/// Why compilation failed. Always a bug of the compiler or of the code that recorded the graph.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CompileError {
+    #[error("no pass is named `{0}`")]
+    UnknownPass(String),
+    #[error("{pass}: {error}")]
+    Pass { pass: &'static str, error: TypeError },
+    #[error("the buffer plan is wrong: {0}")]
+    Buffers(String),
+}
+
+/// Counts of what was made.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stats {
+    pub insts: usize,
+    pub thunks: usize,
+    /// Calls of generated kernels, epilogues not among them.
+    pub kernel_calls: usize,
+    /// Different generated kernels, epilogues among them.
+    pub kernels: usize,
+    pub library_calls: usize,
+    pub epilogues: usize,
+    pub copies: usize,
+    pub cost: CostAnalysis,
+    pub memory: MemoryAnalysis,
+}
+
+/// A compiled graph.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    pub program: Program,
+    pub stats: Stats,
+    /// What every pass did, in order.
+    pub ledger: Vec<LedgerEntry>,
+}
+
+impl Compiled {
+    /// Floating-point operations, transcendental functions and bytes moved by one run.
+    pub fn cost_analysis(&self) -> &CostAnalysis {
+        &self.stats.cost
+    }
+
+    /// Bytes of arguments, outputs, aliases, intermediates and constants.
+    pub fn memory_analysis(&self) -> &MemoryAnalysis {
+        &self.stats.memory
+    }
+}
+
+/// Compiles a recorded graph.
+pub fn compile(graph: Graph, options: &CompileOptions) -> Result<Compiled, CompileError> {
+    let mut dump = Dump::new(options.dump_to.as_deref(), &graph.name);
+    let mut ledger = Vec::new();
+    let insts = graph.insts.len();
+    let graph = passes::run_pipeline(graph, options, &mut dump, &mut ledger)?;
+
+    let mut timed = |pass: &'static str, before: usize, after: usize, start: Instant| {
+        let micros = start.elapsed().as_micros() as u64;
+        ledger.push(LedgerEntry { pass, micros, insts_before: before, insts_after: after, changed: true });
+    };
+    let in_pass = |pass: &'static str| move |error| CompileError::Pass { pass, error };
+
+    let start = Instant::now();
+    let mut decisions: Vec<Decision> = Vec::new();
+    let fused = if options.enabled("fusion") {
+        fusion::run(&graph, &options.model, &options.limits, &mut decisions)
+    } else {
+        fusion::run_unfused(&graph)
+    }
+    .map_err(in_pass("fusion"))?;
+    passes::check("fusion", &graph, &fused, options)?;
+    timed("fusion", graph.insts.len(), fused.insts.len(), start);
+    dump.decisions(&graph, &decisions);
+    dump.graph("fusion", &fused);
+
+    let start = Instant::now();
+    let plan = buffers::plan(&fused).map_err(in_pass("buffers"))?;
+    timed("buffers", fused.insts.len(), fused.insts.len(), start);
+    dump.plan(&fused, &plan);
+
+    let start = Instant::now();
+    let program = emit::emit(&fused, &plan).map_err(in_pass("emit"))?;
+    if options.verify {
+        buffers::check::check(&program).map_err(CompileError::Buffers)?;
+    }
+    timed("emit", fused.insts.len(), program.thunks.len(), start);
+    dump.program(&program);
+
+    let stats = stats(insts, &graph, &program, plan.memory);
+    dump.ledger(&ledger, &stats);
+    Ok(Compiled { program, stats, ledger })
+}
+
+fn stats(insts: usize, graph: &Graph, program: &Program, memory: MemoryAnalysis) -> Stats {
+    let mut s =
+        Stats { insts, thunks: program.thunks.len(), kernels: program.kernels.len(), memory, ..Stats::default() };
+    let live = passes::rewriter::live_insts(graph);
+    for (id, inst) in graph.iter().filter(|(id, _)| live[id.0 as usize]) {
+        let _ = id;
+        let (flops, transcendentals) = cost::inst_flops(graph, inst);
+        s.cost.flops += flops;
+        s.cost.transcendentals += transcendentals;
+    }
+    // Distinct elements of a view: broadcast dimensions are read once.
+    let bytes = |v: &View| -> f64 {
+        let n: i64 = (0..v.dims.len()).filter(|&i| v.strides[i] != 0).map(|i| v.dims[i]).product();
+        n as f64 * v.dtype.size() as f64
+    };
+    let total = |views: &[View]| views.iter().map(bytes).sum::<f64>();
+    for thunk in &program.thunks {
+        match thunk {
+            Thunk::Kernel(call) => {
+                s.kernel_calls += 1;
+                s.cost.bytes += total(&call.inputs) + total(&call.outputs);
+            }
+            Thunk::Group(calls) => {
+                s.kernel_calls += calls.len();
+                s.cost.bytes += calls.iter().map(|c| total(&c.inputs) + total(&c.outputs)).sum::<f64>();
+            }
+            Thunk::Library { inputs, outputs, epilogue, .. } => {
+                s.library_calls += 1;
+                s.cost.bytes += total(inputs) + total(outputs);
+                if let Some(call) = epilogue {
+                    s.epilogues += 1;
+                    s.cost.bytes += total(&call.inputs[1..]);
+                }
+            }
+            Thunk::Copy { from, to } => {
+                s.copies += 1;
+                s.cost.bytes += bytes(from) + bytes(to);
+            }
+        }
+    }
+    s
+}

@@ -1,0 +1,333 @@
+//! When two clusters can be one, and in which order it is tried.
+use super::analysis::Path;
+use super::cluster::{ClusterId, Clusters, Reason, Shape};
+use super::{Decision, FusionLimits};
+use crate::ir::{Class, Dims, Inst, InstId, OpKind, Value};
+use ahash::{AHashMap, AHashSet};
+
+/// What the merged cluster would be.
+type Merged = (Shape, Dims);
+
+/// Runs all merges; `log` gets each decision once.
+pub(crate) fn run(c: &mut Clusters<'_, '_>, limits: &FusionLimits, log: &mut Vec<Decision>) {
+    Merger { c, limits, log, refused: AHashMap::new() }.run();
+}
+
+struct Merger<'m, 'a, 'g> {
+    c: &'m mut Clusters<'a, 'g>,
+    limits: &'m FusionLimits,
+    log: &'m mut Vec<Decision>,
+    /// Pairs refused, with the versions they had.
+    refused: AHashMap<(ClusterId, ClusterId), (u32, u32)>,
+}
+
+impl Merger<'_, '_, '_> {
+    fn run(&mut self) {
+        // Expression trees first: a value with one reader is computed where it is read.
+        self.vertical(true);
+        // Then contractions take the trees on their results: the sums are still in registers there, which no other
+        // kernel can offer.
+        self.epilogues();
+        // Then everything that passes a value at the same index, the largest values first.
+        self.vertical(false);
+        // Last, clusters that read the same memory.
+        self.siblings();
+        self.vertical(false);
+    }
+
+    /// Merges producers into consumers until nothing changes. `trees`: only elementwise ones whose values all go there.
+    fn vertical(&mut self, trees: bool) {
+        loop {
+            let mut edges: Vec<(u64, ClusterId, ClusterId)> = Vec::new();
+            for id in self.c.order() {
+                let cluster = self.c.get(id);
+                if !self.mergeable(id) {
+                    continue;
+                }
+                let mut bytes: AHashMap<ClusterId, u64> = AHashMap::new();
+                let mut seen: AHashSet<Value> = AHashSet::new();
+                for &m in &cluster.members {
+                    for r in self.c.a.reads(m) {
+                        if let Some(p) = self.c.owner(r.value).filter(|&p| p != id) {
+                            let first = seen.insert(r.value);
+                            *bytes.entry(p).or_default() += if first { self.c.a.g.ty(r.value).bytes() } else { 0 };
+                        }
+                    }
+                }
+                for (p, b) in bytes {
+                    let tree = self.c.get(p).succ.len() == 1
+                        && self.c.get(p).shape == Shape::Loop
+                        && cluster.shape == Shape::Loop
+                        && self.c.is_elementwise(p)
+                        && self.c.is_elementwise(id)
+                        && !self.has_results(p);
+                    let contraction = matches!(self.c.get(p).shape, Shape::Epilogue { .. });
+                    if self.mergeable(p) && (tree || !trees) && !(contraction && self.single(p)) {
+                        edges.push((b, p, id));
+                    }
+                }
+            }
+            // Largest values first; ties in program order.
+            edges.sort_unstable_by_key(|&(b, p, id)| (std::cmp::Reverse(b), self.c.position(p), self.c.position(id)));
+            let mut changed = false;
+            for (_, p, id) in edges {
+                changed |= self.attempt(p, id, "producer");
+            }
+            if !changed {
+                return;
+            }
+        }
+    }
+
+    /// A contraction without epilogue: left to [`Merger::epilogues`].
+    fn single(&self, c: ClusterId) -> bool {
+        self.c.get(c).members.len() == 1
+    }
+
+    fn has_results(&self, c: ClusterId) -> bool {
+        let g = self.c.a.g;
+        self.c.get(c).members.iter().flat_map(|&m| g.inst(m).results()).any(|v| self.c.a.is_result[v.0 as usize])
+    }
+
+    fn mergeable(&self, c: ClusterId) -> bool {
+        self.c.get(c).shape != Shape::Opaque
+    }
+
+    fn epilogues(&mut self) {
+        for dot in self.c.order() {
+            if !matches!(self.c.get(self.c.current(dot)).shape, Shape::Epilogue { .. }) {
+                continue;
+            }
+            loop {
+                let dot = self.c.current(dot);
+                let mut readers: Vec<ClusterId> = self.c.get(dot).succ.iter().copied().collect();
+                readers.sort_unstable_by_key(|&r| self.c.position(r));
+                if !readers.into_iter().any(|r| self.attempt(dot, r, "epilogue")) {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn siblings(&mut self) {
+        let g = self.c.a.g;
+        let mut values: Vec<(u64, Value)> = (0..g.n_values() as u32)
+            .map(Value)
+            .filter(|&v| self.c.a.readers(v).len() > 1)
+            .map(|v| (self.c.a.bytes(v), v))
+            .filter(|&(b, _)| b > 0)
+            .collect();
+        values.sort_unstable_by_key(|&(b, v)| (std::cmp::Reverse(b), v));
+        for (_, v) in values {
+            let mut readers: Vec<ClusterId> = Vec::new();
+            for &r in self.c.a.readers(v) {
+                let k = self.c.find(r);
+                let direct = self.c.a.reads(r).iter().any(|x| x.value == v && matches!(x.path, Path::Direct));
+                if direct && !readers.contains(&k) && self.mergeable(k) {
+                    readers.push(k);
+                }
+            }
+            readers.sort_unstable_by_key(|&r| self.c.position(r));
+            // Neighbours only: each with the next one of its kind.
+            for i in 1..readers.len() {
+                let (x, y) = (self.c.current(readers[i - 1]), self.c.current(readers[i]));
+                if x != y && self.mergeable(x) && self.mergeable(y) {
+                    self.attempt(x, y, "sibling");
+                }
+            }
+        }
+    }
+
+    /// Merges the two if that is possible.
+    fn attempt(&mut self, p: ClusterId, id: ClusterId, how: &'static str) -> bool {
+        let (p, id) = (self.c.current(p), self.c.current(id));
+        if p == id {
+            return false;
+        }
+        let versions = (self.c.get(p).version, self.c.get(id).version);
+        if self.refused.get(&(p, id)) == Some(&versions) {
+            return false;
+        }
+        let result = self.check(p, id).and_then(|merged| Ok((merged, self.c.path_between(p, id)?)));
+        let decision = |merged: Result<(), Reason>| Decision { how, from: InstId(p), into: InstId(id), merged };
+        match result {
+            Ok((merged, between)) => {
+                self.log.push(decision(Ok(())));
+                self.c.merge(p, id, merged, &between);
+                true
+            }
+            Err(reason) => {
+                self.refused.insert((p, id), versions);
+                self.log.push(decision(Err(reason)));
+                false
+            }
+        }
+    }
+
+    /// The form both fit, if every value that passes between them can.
+    fn check(&self, p: ClusterId, id: ClusterId) -> Result<Merged, Reason> {
+        let (x, y) = (self.c.get(p), self.c.get(id));
+        let (shape, dims) = match (&x.shape, &y.shape) {
+            (Shape::Opaque, _) | (_, Shape::Opaque) => return Err(Reason::Opaque),
+            (Shape::Loop, Shape::Loop) if x.dims == y.dims => (Shape::Loop, x.dims.clone()),
+            (Shape::Loop, Shape::Loop) => return Err(Reason::Spaces),
+            (Shape::Loop, full @ (Shape::Row { .. } | Shape::Column { .. })) => {
+                fits(&x.dims, y).then(|| (full.clone(), y.dims.clone())).ok_or(Reason::Spaces)?
+            }
+            (full @ (Shape::Row { .. } | Shape::Column { .. }), Shape::Loop) => {
+                fits(&y.dims, x).then(|| (full.clone(), x.dims.clone())).ok_or(Reason::Spaces)?
+            }
+            (Shape::Row { .. }, Shape::Row { .. }) | (Shape::Column { .. }, Shape::Column { .. }) => {
+                if x.shape != y.shape || x.dims != y.dims {
+                    return Err(Reason::Spaces);
+                }
+                (x.shape.clone(), x.dims.clone())
+            }
+            (Shape::Row { .. }, Shape::Column { .. }) | (Shape::Column { .. }, Shape::Row { .. }) => {
+                return Err(Reason::Kinds);
+            }
+            (Shape::Epilogue { .. }, Shape::Loop) if x.dims == y.dims => (x.shape.clone(), x.dims.clone()),
+            (Shape::Epilogue { .. }, Shape::Loop) => return Err(Reason::Spaces),
+            (Shape::Epilogue { .. }, _) | (_, Shape::Epilogue { .. }) => return Err(Reason::Kinds),
+        };
+        if x.members.len() + y.members.len() > self.limits.max_insts {
+            return Err(Reason::Size);
+        }
+        let merged = super::cluster::Cluster {
+            shape,
+            dims,
+            members: vec![],
+            succ: AHashSet::new(),
+            pred: AHashSet::new(),
+            version: 0,
+        };
+        self.check_reads(p, id, &merged)?;
+        self.check_reads(id, p, &merged)?;
+        match merged.shape {
+            Shape::Column { .. } => self.check_column(p, id, &merged)?,
+            Shape::Epilogue { of } => self.check_epilogue(of, p, id)?,
+            Shape::Opaque | Shape::Loop | Shape::Row { .. } => {}
+        }
+        self.check_size(p, id)?;
+        Ok((merged.shape, merged.dims))
+    }
+
+    /// Values of `p` that `id` reads are read where they are computed.
+    fn check_reads(&self, p: ClusterId, id: ClusterId, merged: &super::cluster::Cluster) -> Result<(), Reason> {
+        let a = self.c.a;
+        let rows = merged.reduced_dims();
+        for &m in &self.c.get(id).members {
+            let inst = a.g.inst(m);
+            for r in a.reads(m) {
+                if self.c.owner(r.value) != Some(p) {
+                    continue;
+                }
+                let value_full = *a.g.ty(r.value).dims == *merged.dims;
+                let value_row = a.g.ty(r.value).dims == rows;
+                let reader_full = *a.space(inst) == *merged.dims;
+                let ok = match (r.path, &merged.shape) {
+                    (Path::Direct, _) => value_full == reader_full && (value_full || value_row),
+                    (Path::Row, Shape::Row { .. }) => value_row && reader_full && !value_full,
+                    (Path::Row | Path::Mapped | Path::Reshaped, _) => false,
+                };
+                if !ok {
+                    return Err(Reason::Index);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing of the full space leaves a column kernel.
+    fn check_column(&self, p: ClusterId, id: ClusterId, merged: &super::cluster::Cluster) -> Result<(), Reason> {
+        let a = self.c.a;
+        for k in [p, id] {
+            for &m in &self.c.get(k).members {
+                let inst = a.g.inst(m);
+                if inst.kind == OpKind::Reduce {
+                    continue;
+                }
+                for v in inst.results().filter(|&v| a.g.ty(v).dims == merged.dims) {
+                    let outside = |r: &InstId| ![p, id].contains(&self.c.find(*r));
+                    if a.is_result[v.0 as usize] || a.readers(v).iter().any(outside) {
+                        return Err(Reason::FullResult);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_epilogue(&self, of: InstId, p: ClusterId, id: ClusterId) -> Result<(), Reason> {
+        let a = self.c.a;
+        if !self.c.is_elementwise(id) {
+            return Err(Reason::NotElementwise);
+        }
+        // Operands come from memory, repeated at most.
+        let plain = |m: &InstId| a.g.inst(*m).operands.iter().all(|&v| self.is_plain(v));
+        if !self.c.get(id).members.iter().all(plain) {
+            return Err(Reason::NotElementwise);
+        }
+        let outside = |r: &InstId| ![p, id].contains(&self.c.find(*r));
+        let leaves = |v: Value| a.is_result[v.0 as usize] || a.readers(v).iter().any(outside);
+        if leaves(a.g.inst(of).first) {
+            return Err(Reason::OtherReaders);
+        }
+        let members = self.c.get(p).members.iter().chain(&self.c.get(id).members);
+        let results = members.flat_map(|&m| a.g.inst(m).results()).filter(|&v| leaves(v)).count();
+        if results > self.limits.epilogue_results {
+            return Err(Reason::EpilogueResults);
+        }
+        let members: Vec<InstId> = self.c.get(p).members.iter().chain(&self.c.get(id).members).copied().collect();
+        if !super::dot::epilogue_fits(a, of, &members) {
+            return Err(Reason::EpilogueDims);
+        }
+        Ok(())
+    }
+
+    /// Read from memory at the same index or repeated, or computed from constants.
+    fn is_plain(&self, v: Value) -> bool {
+        let a = self.c.a;
+        if a.is_stored(v) {
+            return true;
+        }
+        let inst: &Inst = a.g.def_inst(v);
+        let simple = match inst.kind.class() {
+            Class::Elementwise => true,
+            Class::Leaf => inst.kind == OpKind::Constant,
+            _ => matches!(inst.kind, OpKind::BroadcastInDim | OpKind::Reshape),
+        };
+        simple && inst.operands.iter().all(|&o| self.is_plain(o))
+    }
+
+    fn check_size(&self, p: ClusterId, id: ClusterId) -> Result<(), Reason> {
+        let a = self.c.a;
+        let members = || self.c.get(p).members.iter().chain(&self.c.get(id).members);
+        let reduces = members().filter(|&&m| a.g.inst(m).kind == OpKind::Reduce).count();
+        if reduces > self.limits.max_reduces {
+            return Err(Reason::Size);
+        }
+        if self.c.get(p).members.len() + self.c.get(id).members.len() < self.limits.max_operands / 3 {
+            return Ok(());
+        }
+        let mut outer: AHashSet<Value> = AHashSet::new();
+        for &m in members() {
+            for r in a.reads(m) {
+                if !self.c.owner(r.value).is_some_and(|o| o == p || o == id) {
+                    outer.insert(r.value);
+                }
+            }
+        }
+        let outside = |r: &InstId| ![p, id].contains(&self.c.find(*r));
+        let outputs = members()
+            .flat_map(|&m| a.g.inst(m).results())
+            .filter(|&v| a.is_result[v.0 as usize] || a.readers(v).iter().any(outside))
+            .count();
+        if outer.len() + outputs > self.limits.max_operands { Err(Reason::Size) } else { Ok(()) }
+    }
+}
+
+/// A loop over `dims` fits into a reducing kernel: over the full space, or over the reduced one.
+fn fits(dims: &Dims, full: &super::cluster::Cluster) -> bool {
+    *dims == full.dims || *dims == full.reduced_dims()
+}

@@ -1,0 +1,142 @@
+//! Passes over the graph and the runner.
+//!
+//! A pass reads a graph and returns another; it lives in one file that opens with its before/after and safety contract.
+//! Everything that crosses passes (order, switching on and off by name, timing, dumps, verification) is done here and
+//! nowhere else.
+mod cse;
+mod dce;
+pub(crate) mod dimmap;
+mod dots;
+pub(crate) mod fold;
+mod layout;
+mod reshape_mover;
+pub mod rewriter;
+pub(crate) mod simplify;
+
+use crate::compile::{CompileError, CompileOptions};
+use crate::dump::Dump;
+use crate::ir::{Graph, TypeError};
+use crate::verify;
+use std::time::Instant;
+
+/// One pass.
+#[derive(Clone, Copy)]
+pub struct Pass {
+    /// Name in `RSX_PASSES`, dumps, ledgers and fixtures; also the name of its file.
+    pub name: &'static str,
+    /// The program would be wrong, not only slow, without it: it cannot be switched off.
+    pub required: bool,
+    run: fn(&Graph) -> Result<Graph, TypeError>,
+}
+
+/// All passes, by name.
+pub static PASSES: &[Pass] = &[
+    Pass { name: "simplify", required: false, run: simplify::run },
+    Pass { name: "cse", required: false, run: cse::run },
+    Pass { name: "dce", required: false, run: dce::run },
+    Pass { name: "reshape_mover", required: false, run: reshape_mover::run },
+    Pass { name: "dots", required: true, run: dots::run },
+    Pass { name: "layout", required: false, run: layout::run },
+];
+
+/// The order in which they run. A name may stand more than once; each position says why it is there.
+static PIPELINE: &[&str] = &[
+    // Recorded graphs are full of views on views, scalars as tensors and steps that do nothing: everything after this is
+    // cheaper and sees more when they are gone.
+    "simplify",
+    // Forward and backward recompute each other's parts; merge them before shapes are moved, while they look equal.
+    "cse",
+    // Contractions get their one form, with explicit transposes for what was in dimension numbers, so that shapes can be
+    // moved through them.
+    "dots",
+    // The new transposes meet the recorded ones.
+    "simplify",
+    // One iteration space between contractions. Needs merged reshapes (simplify) and canonical contractions (dots).
+    "reshape_mover",
+    // Reshapes are gone from between the movement ops: they merge further now.
+    "simplify",
+    // Library results are stored in the order their readers want. Last of the shape passes: it looks at final transposes.
+    "layout",
+    // What the moves made equal, and what nobody uses any more.
+    "cse",
+];
+
+/// What one run of a pass did.
+#[derive(Clone, Debug)]
+pub struct LedgerEntry {
+    pub pass: &'static str,
+    pub micros: u64,
+    pub insts_before: usize,
+    pub insts_after: usize,
+    pub changed: bool,
+}
+
+fn by_name(name: &str) -> Option<&'static Pass> {
+    PASSES.iter().find(|p| p.name == name)
+}
+
+/// Runs one pass by name: for fixtures.
+pub fn run_named(name: &str, graph: &Graph) -> Result<Graph, CompileError> {
+    let pass = by_name(name).ok_or_else(|| CompileError::UnknownPass(name.to_owned()))?;
+    (pass.run)(graph).map_err(|e| CompileError::Pass { pass: pass.name, error: e })
+}
+
+/// Runs the pipeline.
+pub fn run_pipeline(
+    mut graph: Graph,
+    options: &CompileOptions,
+    dump: &mut Dump,
+    ledger: &mut Vec<LedgerEntry>,
+) -> Result<Graph, CompileError> {
+    for name in &options.passes {
+        let bare = name.trim_start_matches(['-', '+']);
+        if by_name(bare).is_none() {
+            return Err(CompileError::UnknownPass(bare.to_owned()));
+        }
+    }
+    dump.graph("recorded", &graph);
+    for pass in PIPELINE.iter().filter_map(|name| by_name(name)) {
+        if !pass.required && !options.enabled(pass.name) {
+            continue;
+        }
+        let start = Instant::now();
+        let next = (pass.run)(&graph).map_err(|error| CompileError::Pass { pass: pass.name, error })?;
+        let micros = start.elapsed().as_micros() as u64;
+        check(pass.name, &graph, &next, options)?;
+        let changed = next != graph;
+        if changed {
+            dump.graph(pass.name, &next);
+        }
+        ledger.push(LedgerEntry {
+            pass: pass.name,
+            micros,
+            insts_before: graph.insts.len(),
+            insts_after: next.insts.len(),
+            changed,
+        });
+        graph = next;
+    }
+    Ok(graph)
+}
+
+/// What must hold after every pass: the interface is unchanged, and (in tests and on demand) the graph is well formed.
+pub(crate) fn check(
+    pass: &'static str,
+    before: &Graph,
+    after: &Graph,
+    options: &CompileOptions,
+) -> Result<(), CompileError> {
+    let wrong = |what: &str| Err(CompileError::Pass { pass, error: TypeError::new(what) });
+    if before.params != after.params {
+        return wrong("the parameters changed");
+    }
+    if before.results.len() != after.results.len()
+        || before.results.iter().zip(&after.results).any(|(&a, &b)| before.ty(a) != after.ty(b))
+    {
+        return wrong("the types of the results changed");
+    }
+    if options.verify {
+        verify::check(after).map_err(|e| CompileError::Pass { pass, error: TypeError::new(e.to_string()) })?;
+    }
+    Ok(())
+}
