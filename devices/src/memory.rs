@@ -316,6 +316,16 @@ impl Drop for Block {
     }
 }
 
+impl crate::Memory for Block {
+    fn ptr(&self) -> *mut u8 {
+        self.as_ptr()
+    }
+
+    fn len(&self) -> usize {
+        Block::len(self)
+    }
+}
+
 impl std::fmt::Debug for Block {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Block({:p}, {} bytes)", self.ptr, self.len)

@@ -30,7 +30,7 @@ pub enum ExprOp {
     Index(Affine),
     /// `lo <= index < hi`.
     InRange { index: Affine, lo: i64, hi: i64 },
-    /// Argument 0 if it is in `0..size`; otherwise 0, and the kernel reports the value as a bad index
+    /// Argument 0 clamped into `0..size`; the kernel reports a value that was not in range as a bad index
     /// (unless argument 1, a guard, is false).
     Checked { size: i64 },
     /// An elementwise op of the IR on arguments of the op's operand types.

@@ -10,6 +10,9 @@ use std::ffi::CString;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, OnceLock};
 
+/// The code generator, for keys.
+pub const VERSION: &str = concat!("llvm-22 rsx-", env!("CARGO_PKG_VERSION"));
+
 struct Jit(LLVMOrcLLJITRef);
 
 // SAFETY: LLJIT is thread-safe: sessions lock internally.
@@ -128,13 +131,12 @@ pub enum Origin {
 ///
 /// `symbols`: names of the entry points, with `KEY` likewise.
 pub fn load(text: &str, symbols: &[String], level: Level) -> Result<(Arc<Code>, Origin), LlvmError> {
-    let version = concat!("llvm-22 rsx-", env!("CARGO_PKG_VERSION"));
-    let key = xxhash_rust::xxh3::xxh3_128(format!("{version} {}\n{text}", level.name()).as_bytes());
+    let key = xxhash_rust::xxh3::xxh3_128(format!("{VERSION} {}\n{text}", level.name()).as_bytes());
     let lock = || cache().lock().unwrap_or_else(|e| e.into_inner());
     if let Some(code) = lock().get(&key) {
         return Ok((code.clone(), Origin::Memory));
     }
-    let named = |s: &str| s.replace("KEY", &format!("{key:032x}"));
+    let named = |s: &str| s.replace("KEY", &format!("k{key:032x}"));
     let (object, origin) = match STORE.get().and_then(|s| s.get(key)) {
         Some(o) => (o, Origin::Store),
         None => (llvm::compile(&named(text), level, Output::Object)?, Origin::Compiled),

@@ -51,6 +51,11 @@ impl Kernel {
         Ok(Kernel { name, kind: spec.kind, origin, bytes, code, module })
     }
 
+    /// Estimated duration of a launch on one thread, nanoseconds.
+    pub fn cost_ns(&self) -> u64 {
+        self.module.cost_ns
+    }
+
     /// Runs the kernel on `args` (inputs, then outputs) and runtime scalars as raw bits.
     ///
     /// A bad index is reported in `fault`; everything else is computed regardless.

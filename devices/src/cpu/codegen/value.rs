@@ -186,7 +186,7 @@ impl Emit<'_> {
         }
     }
 
-    /// Reports an index out of range through `rsx_bad_index`; the value is 0 then.
+    /// An index clamped into range; one that was not in range is reported through `rsx_bad_index`.
     fn checked(&mut self, vec: bool, args: &[ExprId], size: i64) -> String {
         let (i, b) = (Ty { reg: Reg::I64, vec }, Ty { reg: Reg::I1, vec });
         let x = self.arg(args[0], vec);
@@ -211,7 +211,8 @@ impl Emit<'_> {
         self.line(format!("br i1 %v{n}.any, label %B{n}.bad, label %B{n}.join, !prof !1").replace(&format!("%v{n}.any"), &any));
         self.line(format!("B{n}.bad:\ncall void @{name}(ptr %fault, i64 {worst}, i64 {size})"));
         self.line(format!("br label %B{n}.join\nB{n}.join:"));
-        self.select(i, &good, &x, &self.ci(i, 0))
+        let low = self.intrinsic2("smax", i, &x, &self.ci(i, 0));
+        self.intrinsic2("smin", i, &low, &self.ci(i, (size - 1).max(0)))
     }
 
     fn read_reduced(&mut self, n: usize, vec: bool) -> String {

@@ -1,0 +1,297 @@
+//! Programs on the CPU: thunks in order over one buffer plan.
+//!
+//! Order is the only synchronisation: each thunk uses all cores through the pool and is finished when the next begins.
+//! The slab stays with the program between runs, so that the steady state allocates nothing.
+use super::extern_math::Fault;
+use super::fault::launch_fails;
+use super::kernel::Kernel;
+use super::library::{self, Array};
+use super::pool;
+use super::target::Target;
+use crate::memory::{Block, MemoryPool};
+use crate::{Buffer, CompileStats, DeviceError, Executable, RunCost, check_arguments};
+use rsx_compiler::ir::TensorType;
+use rsx_compiler::program::{KernelCall, Place, Program, Thunk, View};
+use smallvec::SmallVec;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// Argument addresses of one kernel call.
+type Args = SmallVec<[*mut u8; 16]>;
+
+/// A compiled program.
+pub(super) struct CpuExecutable {
+    program: Arc<Program>,
+    kernels: Vec<Kernel>,
+    steps: Vec<Step>,
+    pool: MemoryPool,
+    constants: Block,
+    /// Slabs not in use; more than one only if the program ran on several threads at once.
+    slabs: Mutex<Vec<Block>>,
+    cost: RunCost,
+    stats: CompileStats,
+}
+
+/// A thunk with its views in the form that kernels take.
+enum Step {
+    Kernel(Call),
+    Group(Vec<Call>),
+    Library(library::Call, Option<Call>),
+    Copy { from: Array, to: Array },
+}
+
+/// A kernel call with addresses relative to their places.
+pub(super) struct Call {
+    kernel: usize,
+    /// Place and byte offset; inputs, then outputs.
+    args: Vec<(Place, u64)>,
+    n_inputs: usize,
+    scalars: Vec<u32>,
+}
+
+/// Where places are in memory during one run.
+pub(super) struct Bases<'a> {
+    params: &'a [Buffer],
+    results: &'a [Buffer],
+    slab: *mut u8,
+    constants: *mut u8,
+    scalars: &'a [u64],
+}
+
+// SAFETY: addresses of memory that the run holds; who writes where is decided by the program.
+unsafe impl Sync for Bases<'_> {}
+
+impl Bases<'_> {
+    pub(super) fn at(&self, place: Place, offset: u64) -> *mut u8 {
+        let (base, more) = match place {
+            Place::Param(n) => (self.params[n as usize].ptr(), 0),
+            Place::Result(n) => (self.results[n as usize].ptr(), 0),
+            Place::Slab { offset } => (self.slab, offset),
+            Place::Constant { offset } => (self.constants, offset),
+            Place::Scalar(n) => (self.scalars[n as usize..].as_ptr().cast_mut().cast(), 0),
+        };
+        base.wrapping_add((offset + more) as usize)
+    }
+}
+
+fn is_dense(v: &View) -> bool {
+    let mut stride = 1;
+    v.dims.contains(&0)
+        || v.dims.iter().zip(&v.strides).rev().all(|(&d, &s)| {
+            let ok = d == 1 || s == stride;
+            stride *= d;
+            ok
+        })
+}
+
+impl Call {
+    fn new(call: &KernelCall, program: &Program) -> Result<Call, DeviceError> {
+        let spec = &program.kernels[call.kernel as usize];
+        let wrong = |message: &str| DeviceError::Arguments(format!("kernel {}: {message}", spec.name));
+        let tensors = spec.body.params.iter().filter(|p| p.kind == rsx_compiler::ir::ParamKind::Tensor);
+        let types: Vec<TensorType> = tensors.map(|p| p.ty.clone()).chain(spec.body.result_types()).collect();
+        let views: Vec<&View> = call.inputs.iter().chain(&call.outputs).collect();
+        if types.len() != views.len() || call.outputs.len() != spec.body.results.len() {
+            return Err(wrong("the number of arguments differs from the body's"));
+        }
+        if types.iter().zip(&views).any(|(t, v)| t.dtype != v.dtype || t.dims != v.dims) {
+            return Err(wrong("argument types differ from the body's"));
+        }
+        if views.iter().any(|v| !is_dense(v)) {
+            return Err(wrong("an argument is not dense"));
+        }
+        let args = views.iter().map(|v| (v.place, v.offset as u64 * v.dtype.size() as u64)).collect();
+        let (n_inputs, scalars) = (call.inputs.len(), call.scalars.clone());
+        Ok(Call { kernel: call.kernel as usize, args, n_inputs, scalars })
+    }
+
+    fn bind(&self, b: &Bases) -> (Args, SmallVec<[u64; 16]>) {
+        let args = self.args.iter().map(|&(place, offset)| b.at(place, offset)).collect();
+        (args, self.scalars.iter().map(|&n| b.scalars[n as usize]).collect())
+    }
+}
+
+impl CpuExecutable {
+    pub(super) fn compile(
+        program: Arc<Program>,
+        target: Target,
+        pool: MemoryPool,
+    ) -> Result<CpuExecutable, DeviceError> {
+        let begin = Instant::now();
+        let kernels = compile_kernels(&program, target)?;
+        let mut cost = RunCost::default();
+        let mut steps = Vec::with_capacity(program.thunks.len());
+        for thunk in &program.thunks {
+            steps.push(match thunk {
+                Thunk::Kernel(call) => {
+                    cost.kernels += 1;
+                    cost.bytes_moved += kernels[call.kernel as usize].bytes;
+                    Step::Kernel(Call::new(call, &program)?)
+                }
+                Thunk::Group(calls) => {
+                    cost.kernels += calls.len() as u64;
+                    cost.bytes_moved += calls.iter().map(|c| kernels[c.kernel as usize].bytes).sum::<u64>();
+                    Step::Group(calls.iter().map(|c| Call::new(c, &program)).collect::<Result<_, _>>()?)
+                }
+                Thunk::Library { op, attrs, inputs, outputs, epilogue, .. } => {
+                    cost.library_calls += 1;
+                    cost.bytes_moved += inputs.iter().chain(outputs).map(bytes).sum::<u64>();
+                    let own = epilogue.as_ref().map(|c| TensorType::new(c.inputs[0].dtype, &c.inputs[0].dims));
+                    let call = library::Call::new(*op, attrs, inputs, outputs, own);
+                    let epilogue = epilogue.as_ref().map(|c| Call::new(c, &program)).transpose()?;
+                    Step::Library(call, epilogue)
+                }
+                Thunk::Copy { from, to } => {
+                    cost.library_calls += 1;
+                    cost.bytes_moved += bytes(from) + bytes(to);
+                    Step::Copy { from: Array::new(from), to: Array::new(to) }
+                }
+            });
+        }
+        let constants = pool.alloc(program.constants.len())?;
+        // SAFETY: the block was just made with this length.
+        unsafe {
+            std::ptr::copy_nonoverlapping(program.constants.as_ptr(), constants.as_ptr(), program.constants.len());
+        }
+        let mut stats = CompileStats { ns: begin.elapsed().as_nanos() as u64, ..CompileStats::default() };
+        for k in &kernels {
+            match k.origin {
+                super::jit::Origin::Memory => stats.cached += 1,
+                super::jit::Origin::Store => stats.stored += 1,
+                super::jit::Origin::Compiled => stats.compiled += 1,
+            }
+        }
+        tracing::debug!(program = %program.name, ?stats, "compiled");
+        Ok(CpuExecutable { program, kernels, steps, pool, constants, slabs: Mutex::default(), cost, stats })
+    }
+
+    fn slab(&self) -> Result<Block, DeviceError> {
+        let kept = self.slabs.lock().unwrap_or_else(|e| e.into_inner()).pop();
+        match kept {
+            Some(s) => Ok(s),
+            None => Ok(self.pool.alloc(self.program.slab_bytes as usize)?),
+        }
+    }
+
+    fn kernel(&self, call: &Call, b: &Bases, fault: &Fault) -> Result<(), DeviceError> {
+        let (args, scalars) = call.bind(b);
+        // SAFETY: the program's buffer plan gives every argument memory of its type that nobody else writes meanwhile.
+        unsafe { self.kernels[call.kernel].launch(&args, call.n_inputs, &scalars, &self.pool, fault) }
+    }
+
+    fn group(&self, calls: &[Call], b: &Bases, fault: &Fault) -> Result<(), DeviceError> {
+        let cost: u64 = calls.iter().map(|c| self.kernels[c.kernel].cost_ns()).sum();
+        let failed = Mutex::new(None);
+        pool::parallel_for(calls.len(), cost, &|i| {
+            if let Err(e) = self.kernel(&calls[i], b, fault) {
+                failed.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(e);
+            }
+        });
+        failed.into_inner().unwrap_or_else(|e| e.into_inner()).map_or(Ok(()), Err)
+    }
+
+    fn step(&self, step: &Step, b: &Bases, fault: &Fault) -> Result<(), DeviceError> {
+        match step {
+            Step::Kernel(call) => self.kernel(call, b, fault),
+            Step::Group(calls) => self.group(calls, b, fault),
+            Step::Library(call, None) => call.run(b, None, &self.pool, fault),
+            Step::Library(call, Some(c)) => {
+                let (args, scalars) = c.bind(b);
+                let kernel = &self.kernels[c.kernel];
+                let epilogue = library::Epilogue { kernel, args: &args, scalars: &scalars, fault };
+                call.run(b, Some(&epilogue), &self.pool, fault)
+            }
+            Step::Copy { from, to } => library::copy(from, to, b),
+        }
+    }
+
+    /// Name of what step `n` runs.
+    fn name(&self, n: usize) -> String {
+        match &self.program.thunks[n] {
+            Thunk::Kernel(c) => self.kernels[c.kernel as usize].name.clone(),
+            Thunk::Group(c) => c.first().map_or(String::new(), |c| self.kernels[c.kernel as usize].name.clone()),
+            Thunk::Library { op, .. } => op.name().to_owned(),
+            Thunk::Copy { .. } => "copy".to_owned(),
+        }
+    }
+
+    fn loc(&self, n: usize) -> u32 {
+        self.program.locs.get(n).copied().unwrap_or(u32::MAX)
+    }
+
+    fn steps(&self, b: &Bases) -> Result<(), DeviceError> {
+        let fault = Fault::default();
+        for (n, step) in self.steps.iter().enumerate() {
+            if launch_fails() {
+                let (kernel, loc) = (self.name(n), self.loc(n));
+                return Err(DeviceError::Launch { kernel, loc, message: "injected fault".into(), clean: n == 0 });
+            }
+            self.step(step, b, &fault).map_err(|e| match e {
+                DeviceError::Launch { kernel, message, clean, .. } => {
+                    DeviceError::Launch { kernel, loc: self.loc(n), message, clean: clean && n == 0 }
+                }
+                other => other,
+            })?;
+            if let Some((index, size)) = fault.take() {
+                return Err(DeviceError::Index { index, size, kernel: self.name(n), loc: self.loc(n) });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn bytes(v: &View) -> u64 {
+    v.dims.iter().product::<i64>() as u64 * v.dtype.size() as u64
+}
+
+impl Executable for CpuExecutable {
+    fn program(&self) -> &Program {
+        &self.program
+    }
+
+    fn run(&self, params: &[Buffer], scalars: &[u64], results: &[Buffer]) -> Result<(), DeviceError> {
+        check_arguments(&self.program, params, scalars, results)?;
+        let slab = self.slab()?;
+        let b = Bases { params, results, slab: slab.as_ptr(), constants: self.constants.as_ptr(), scalars };
+        let done = self.steps(&b);
+        self.slabs.lock().unwrap_or_else(|e| e.into_inner()).push(slab);
+        done
+    }
+
+    fn cost(&self) -> RunCost {
+        self.cost
+    }
+
+    fn compile_stats(&self) -> CompileStats {
+        self.stats
+    }
+}
+
+/// All kernels of a program, compiled on as many threads as there are cores.
+fn compile_kernels(program: &Program, target: Target) -> Result<Vec<Kernel>, DeviceError> {
+    let specs = &program.kernels;
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(specs.len());
+    if threads <= 1 {
+        return specs.iter().map(|s| Kernel::compile(s, target)).collect();
+    }
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(specs.len())));
+    let work = || {
+        loop {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            let Some(spec) = specs.get(n) else { return };
+            let kernel = Kernel::compile(spec, target);
+            done.lock().unwrap_or_else(|e| e.into_inner()).push((n, kernel));
+        }
+    };
+    std::thread::scope(|s| {
+        for _ in 1..threads {
+            // A thread that does not start is missed by nobody.
+            let _ = std::thread::Builder::new().name("rsx-compile".into()).spawn_scoped(s, work);
+        }
+        work();
+    });
+    let mut list = done.into_inner().unwrap_or_else(|e| e.into_inner());
+    list.sort_by_key(|(n, _)| *n);
+    list.into_iter().map(|(_, k)| k).collect()
+}

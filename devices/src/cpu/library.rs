@@ -1,0 +1,540 @@
+//! Primitive ops run by the kernel library.
+//!
+//! What the library has no kernel for (integer products, products of windows, ...) is left to the interpreter: slow,
+//! but right.
+use super::executable::Bases;
+use super::extern_math::Fault;
+use super::kernel::Kernel;
+use super::lib::attention::{self, Attention, Gradients, Heads, LogSumExp};
+use super::lib::conv::{Conv, ConvArray, ConvDim, conv};
+use super::lib::gather::{IndexReport, gather};
+use super::lib::gemm::{BatchDim, Gemm, Operand, Output, Tile, gemm};
+use super::lib::reduce_window::{WindowDim, WindowKind, reduce_window};
+use super::lib::scan::{Scan, scan};
+use super::lib::scatter::{ScatterKind, scatter};
+use super::lib::sort::{sort, topk};
+use super::lib::{Elem, LibError, View as LibView, argreduce::argreduce, copy::copy as lib_copy};
+use super::pool;
+use crate::DeviceError;
+use crate::memory::{Block, MemoryPool};
+use rsx_compiler::interp::{self, Tensor};
+use rsx_compiler::ir::{Attrs, CumKind, DType, OpKind, ReduceKind, ScatterKind as IrScatter, TensorType};
+use rsx_compiler::program::{Place, View};
+use smallvec::SmallVec;
+
+/// Where element 0 of an array is.
+enum Origin {
+    /// So many bytes from a place of the program.
+    Place(Place, u64),
+    /// At this address (exposed), for the time of one call.
+    Address(usize),
+}
+
+/// A view in the form that the library takes.
+pub(super) struct Array {
+    origin: Origin,
+    dtype: DType,
+    dims: SmallVec<[usize; 6]>,
+    strides: SmallVec<[isize; 6]>,
+}
+
+fn elem(dtype: DType) -> Elem {
+    match dtype {
+        DType::Bool => Elem::Bool,
+        DType::U8 => Elem::U8,
+        DType::I8 => Elem::I8,
+        DType::I16 => Elem::I16,
+        DType::U16 => Elem::U16,
+        DType::I32 => Elem::I32,
+        DType::U32 => Elem::U32,
+        DType::I64 => Elem::I64,
+        DType::U64 => Elem::U64,
+        DType::F16 => Elem::F16,
+        DType::BF16 => Elem::BF16,
+        DType::F32 => Elem::F32,
+        DType::F64 => Elem::F64,
+    }
+}
+
+impl Array {
+    pub(super) fn new(v: &View) -> Array {
+        Array {
+            origin: Origin::Place(v.place, v.offset as u64 * v.dtype.size() as u64),
+            dtype: v.dtype,
+            dims: v.dims.iter().map(|&d| d as usize).collect(),
+            strides: v.strides.iter().map(|&s| s as isize).collect(),
+        }
+    }
+
+    fn ptr(&self, b: &Bases) -> *mut u8 {
+        match self.origin {
+            Origin::Place(place, offset) => b.at(place, offset),
+            Origin::Address(a) => std::ptr::with_exposed_provenance_mut(a),
+        }
+    }
+
+    /// A row-major array of type `ty` in `block`.
+    fn dense_in(block: &Block, ty: &TensorType) -> Array {
+        Array {
+            origin: Origin::Address(block.as_ptr().expose_provenance()),
+            dtype: ty.dtype,
+            dims: ty.dims.iter().map(|&d| d as usize).collect(),
+            strides: rsx_compiler::ir::row_major_strides(&ty.dims).iter().map(|&s| s as isize).collect(),
+        }
+    }
+
+    fn view(&self, b: &Bases) -> LibView<'_> {
+        LibView::new(self.ptr(b), elem(self.dtype), &self.dims, &self.strides)
+    }
+
+    fn heads(&self, b: &Bases) -> Option<Heads> {
+        let strides: [isize; 4] = self.strides[..].try_into().ok()?;
+        Some(Heads { ptr: self.ptr(b), elem: elem(self.dtype), strides })
+    }
+
+    fn ty(&self) -> TensorType {
+        TensorType::new(self.dtype, self.dims.iter().map(|&d| d as i64).collect::<Vec<_>>())
+    }
+
+    fn numel(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// The elements, row-major.
+    fn load(&self, b: &Bases) -> Result<Tensor, LibError> {
+        let ty = self.ty();
+        let mut bytes = vec![0u8; ty.bytes() as usize];
+        let strides = super::lib::view::dense_strides(&self.dims);
+        let to = LibView::new(bytes.as_mut_ptr(), elem(self.dtype), &self.dims, &strides);
+        // SAFETY: the program's views cover live memory; the vector is as large as the type.
+        unsafe { lib_copy(&to, &self.view(b))? };
+        Ok(Tensor { ty, bytes })
+    }
+
+    fn store(&self, b: &Bases, t: &Tensor) -> Result<(), LibError> {
+        let strides = super::lib::view::dense_strides(&self.dims);
+        let from = LibView::new(t.bytes.as_ptr().cast_mut(), elem(self.dtype), &self.dims, &strides);
+        // SAFETY: as in `load`; the source is only read.
+        unsafe { lib_copy(&self.view(b), &from) }
+    }
+
+    /// Value of a 0-d integer.
+    fn integer(&self, b: &Bases) -> i64 {
+        // SAFETY: a 0-d view of live memory.
+        unsafe { elem(self.dtype).load_i64(self.ptr(b)) }
+    }
+
+    fn float(&self, b: &Bases) -> f64 {
+        // SAFETY: as above.
+        unsafe { elem(self.dtype).load_f64(self.ptr(b)) }
+    }
+}
+
+/// The library call of one thunk.
+pub(super) struct Call {
+    op: OpKind,
+    attrs: Attrs,
+    inputs: Vec<Array>,
+    outputs: Vec<Array>,
+    /// Type of the op's own result where an epilogue consumes it.
+    own: Option<TensorType>,
+}
+
+/// A generated kernel applied to the blocks of an op's result.
+pub(super) struct Epilogue<'a> {
+    pub(super) kernel: &'a Kernel,
+    pub(super) args: &'a [*mut u8],
+    pub(super) scalars: &'a [u64],
+    pub(super) fault: &'a Fault,
+}
+
+// SAFETY: blocks are disjoint rectangles; the addresses are those of a kernel call.
+unsafe impl Sync for Epilogue<'_> {}
+
+impl Epilogue<'_> {
+    fn apply(&self, rows: (usize, usize), columns: (usize, usize), block: *const u8, ld: usize) {
+        let pair = |(a, b): (usize, usize)| (a as i64, b as i64);
+        let block = (block, ld as i64);
+        // SAFETY: the rectangle lies in the space of the epilogue, whose arguments the program placed.
+        unsafe { self.kernel.epilogue(self.args, self.scalars, pair(rows), pair(columns), block, self.fault) }
+    }
+}
+
+/// How a library call ended.
+enum Done {
+    Yes,
+    /// The library has no such kernel; nothing was written.
+    No,
+}
+
+impl From<LibError> for DeviceError {
+    fn from(e: LibError) -> DeviceError {
+        match e {
+            LibError::Memory(m) => DeviceError::OutOfMemory(m),
+            other => launch("library", other.to_string()),
+        }
+    }
+}
+
+fn launch(kernel: &str, message: String) -> DeviceError {
+    DeviceError::Launch { kernel: kernel.to_owned(), loc: u32::MAX, message, clean: true }
+}
+
+/// Copies between equal sizes, with conversion.
+pub(super) fn copy(from: &Array, to: &Array, b: &Bases) -> Result<(), DeviceError> {
+    // SAFETY: the program's views cover live memory and do not overlap.
+    Ok(unsafe { lib_copy(&to.view(b), &from.view(b))? })
+}
+
+impl Call {
+    pub(super) fn new(op: OpKind, attrs: &Attrs, inputs: &[View], outputs: &[View], own: Option<TensorType>) -> Call {
+        let arrays = |list: &[View]| list.iter().map(Array::new).collect();
+        Call { op, attrs: attrs.clone(), inputs: arrays(inputs), outputs: arrays(outputs), own }
+    }
+
+    /// Runs the op on the program's memory, then or meanwhile its epilogue.
+    pub(super) fn run(
+        &self,
+        b: &Bases,
+        epilogue: Option<&Epilogue>,
+        pool: &MemoryPool,
+        fault: &Fault,
+    ) -> Result<(), DeviceError> {
+        let Some((e, own)) = epilogue.zip(self.own.as_ref()) else {
+            let outputs: Vec<&Array> = self.outputs.iter().collect();
+            return self.plain(b, &outputs, fault);
+        };
+        if self.op == OpKind::DotGeneral {
+            if let Done::Yes = self.dot(b, None, Some(e))? {
+                return Ok(());
+            }
+        }
+        // The op's own result as a whole, then the epilogue over it.
+        let temporary = pool.alloc(own.bytes() as usize)?;
+        let result = Array::dense_in(&temporary, own);
+        self.plain(b, &[&result], fault)?;
+        let columns = result.dims.last().copied().unwrap_or(1);
+        let rows = result.numel() / columns.max(1);
+        let base = Address(temporary.as_ptr());
+        pool::parallel_range(rows, 1, result.numel() as u64 / 2, &|r0, r1| {
+            e.apply((r0, r1), (0, columns), base.at(r0 * columns * own.dtype.size()), columns);
+        });
+        Ok(())
+    }
+
+    /// Runs the op without an epilogue.
+    fn plain(&self, b: &Bases, outputs: &[&Array], fault: &Fault) -> Result<(), DeviceError> {
+        match self.dispatch(b, outputs, fault) {
+            Ok(Done::Yes) => Ok(()),
+            // Shapes were checked by the compiler: a refusal means that there is no such kernel.
+            Ok(Done::No) | Err(LibError::Shape { .. }) => self.interpret(b, outputs),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn interpret(&self, b: &Bases, outputs: &[&Array]) -> Result<(), DeviceError> {
+        let operands = self.inputs.iter().map(|a| a.load(b)).collect::<Result<Vec<Tensor>, _>>()?;
+        let refs: Vec<&Tensor> = operands.iter().collect();
+        let declared: Vec<TensorType> = outputs.iter().map(|o| o.ty()).collect();
+        let results = interp::eval_op(self.op, &self.attrs, &refs, &declared)
+            .map_err(|e| launch(self.op.name(), e.to_string()))?;
+        for (o, t) in outputs.iter().zip(&results) {
+            o.store(b, t)?;
+        }
+        Ok(())
+    }
+
+    fn dispatch(&self, b: &Bases, outputs: &[&Array], fault: &Fault) -> Result<Done, LibError> {
+        let input = |n: usize| self.inputs[n].view(b);
+        let output = |n: usize| outputs[n].view(b);
+        // SAFETY: the program's views cover live memory; outputs overlap nothing but the operand of in-place ops.
+        unsafe {
+            match (self.op, &self.attrs) {
+                (OpKind::DotGeneral, _) => return self.dot(b, Some(outputs[0]), None),
+                (OpKind::Convolution, Attrs::Conv { .. }) => return self.convolution(b, outputs[0]),
+                (OpKind::Attention | OpKind::AttentionBackward, Attrs::Attention { causal }) => {
+                    return self.attention(b, outputs, *causal);
+                }
+                (OpKind::Sort, Attrs::Sort { dim, descending }) => {
+                    sort(&output(0), Some(&output(1)), &input(0), *dim as usize, *descending)?;
+                }
+                (OpKind::TopK, Attrs::TopK { k, largest }) => {
+                    let Some(dim) = self.inputs[0].dims.len().checked_sub(1) else { return Ok(Done::No) };
+                    topk(&output(0), Some(&output(1)), &input(0), dim, *k as usize, *largest)?;
+                }
+                (OpKind::ArgReduce, Attrs::ArgReduce { max, dim }) => {
+                    if self.inputs[0].dims[*dim as usize] == 0 {
+                        return Ok(Done::No);
+                    }
+                    argreduce(&output(0), None, &input(0), *dim as usize, *max)?;
+                }
+                (OpKind::Cumulative, Attrs::Cumulative { kind, dim }) => {
+                    let kind = match kind {
+                        CumKind::Sum => Scan::Sum,
+                        CumKind::Prod => Scan::Prod,
+                        CumKind::Max => Scan::Max,
+                        CumKind::Min => Scan::Min,
+                        CumKind::LogSumExp => Scan::LogSumExp,
+                    };
+                    scan(kind, &output(0), None, &input(0), *dim as usize)?;
+                }
+                (OpKind::Gather, Attrs::Dims(dims)) => {
+                    let dims: Vec<usize> = dims.iter().map(|&d| d as usize).collect();
+                    let indices: Vec<LibView> = self.inputs[1..].iter().map(|a| a.view(b)).collect();
+                    report(gather(&output(0), &input(0), &dims, &indices, false)?, fault);
+                }
+                (OpKind::Scatter, Attrs::Scatter { kind, dims }) => {
+                    let kind = match kind {
+                        IrScatter::Set => ScatterKind::Set,
+                        IrScatter::Add => ScatterKind::Add,
+                        IrScatter::Mul => ScatterKind::Mul,
+                        IrScatter::Max => ScatterKind::Max,
+                        IrScatter::Min => ScatterKind::Min,
+                    };
+                    let dims: Vec<usize> = dims.iter().map(|&d| d as usize).collect();
+                    let last = self.inputs.len() - 1;
+                    let indices: Vec<LibView> = self.inputs[1..last].iter().map(|a| a.view(b)).collect();
+                    report(scatter(&output(0), &dims, &indices, &input(last), kind, false)?, fault);
+                }
+                (OpKind::DynamicUpdateSlice, _) => {
+                    let (update, at) = (&self.inputs[1], &self.inputs[2..]);
+                    let target = self.window(b, outputs[0], &update.dims, at);
+                    lib_copy(&target, &update.view(b))?;
+                }
+                (OpKind::DynamicSlice, _) => {
+                    let source = self.window(b, &self.inputs[0], &outputs[0].dims, &self.inputs[1..]);
+                    lib_copy(&output(0), &source)?;
+                }
+                (OpKind::ReduceWindow | OpKind::MaxPoolWithIndex, Attrs::Window { kind, window }) => {
+                    return self.windows(b, outputs, *kind, window);
+                }
+                _ => return Ok(Done::No),
+            }
+        }
+        Ok(Done::Yes)
+    }
+
+    /// The part of `whole` of sizes `sizes` that begins at run-time starts, clamped into range.
+    fn window<'v>(&self, b: &Bases, whole: &'v Array, sizes: &'v [usize], starts: &[Array]) -> LibView<'v> {
+        let mut at = 0isize;
+        for (d, s) in starts.iter().enumerate() {
+            let start = s.integer(b).clamp(0, whole.dims[d] as i64 - sizes[d] as i64);
+            at += start as isize * whole.strides[d];
+        }
+        let v = whole.view(b);
+        LibView { ptr: v.ptr.wrapping_offset(at * whole.dtype.size() as isize), dims: sizes, ..v }
+    }
+
+    /// A batched matrix product in the canonical form of `Thunk::Library`.
+    fn dot(&self, b: &Bases, out: Option<&Array>, epilogue: Option<&Epilogue>) -> Result<Done, LibError> {
+        let [x, y] = &self.inputs[..] else { return Ok(Done::No) };
+        let n_batch = x.dims.len().wrapping_sub(2);
+        if !x.dtype.is_float() || y.dims.len() != x.dims.len() || n_batch > 16 {
+            return Ok(Done::No);
+        }
+        let (m, k, n) = (x.dims[n_batch], x.dims[n_batch + 1], y.dims[n_batch + 1]);
+        if let Some(o) = out {
+            if o.dims.len() != n_batch + 2 || (o.strides[n_batch + 1] != 1 && n != 1) {
+                return Ok(Done::No);
+            }
+        }
+        let batch: Vec<BatchDim> = (0..n_batch)
+            .map(|d| BatchDim {
+                size: x.dims[d],
+                a: x.strides[d],
+                b: y.strides[d],
+                c: out.map_or(0, |o| o.strides[d]),
+            })
+            .collect();
+        let operand = |v: &Array| Operand {
+            ptr: v.ptr(b),
+            elem: elem(v.dtype),
+            row: v.strides[n_batch],
+            col: v.strides[n_batch + 1],
+        };
+        let tile = |t: &Tile| {
+            if let Some(e) = epilogue {
+                let row = t.batch * m + t.row0;
+                e.apply((row, row + t.rows), (t.col0, t.col0 + t.cols), t.ptr, t.ld as usize);
+            }
+        };
+        let product = Gemm {
+            m,
+            n,
+            k,
+            batch: &batch,
+            a: operand(x),
+            b: operand(y),
+            c: out.map(|o| Output { ptr: o.ptr(b), elem: elem(o.dtype), ld: o.strides[n_batch] }),
+            accumulate: false,
+            epilogue: if epilogue.is_some() { Some(&tile) } else { None },
+        };
+        // SAFETY: the program's views cover live memory; the output overlaps neither itself nor the operands.
+        unsafe { gemm(&product)? };
+        Ok(Done::Yes)
+    }
+
+    fn convolution(&self, b: &Bases, out: &Array) -> Result<Done, LibError> {
+        let Attrs::Conv { window, dims: d, feature_groups, batch_groups } = &self.attrs else { return Ok(Done::No) };
+        let [x, w] = &self.inputs[..] else { return Ok(Done::No) };
+        let at = |i: i64| i as usize;
+        let spatial: Vec<ConvDim> = window
+            .iter()
+            .enumerate()
+            .map(|(s, win)| ConvDim {
+                input: x.dims[at(d.input_spatial[s])],
+                window: at(win.size),
+                output: out.dims[at(d.output_spatial[s])],
+                stride: at(win.stride),
+                pad_lo: win.pad_lo as isize,
+                pad_hi: win.pad_hi as isize,
+                lhs_dilation: at(win.base_dilation),
+                rhs_dilation: at(win.window_dilation),
+                reverse: win.reversed,
+            })
+            .collect();
+        let strides = |v: &Array, list: &[i64]| list.iter().map(|&i| v.strides[at(i)]).collect::<Vec<isize>>();
+        let (xs, ws, os) =
+            (strides(x, &d.input_spatial), strides(w, &d.kernel_spatial), strides(out, &d.output_spatial));
+        let array = |v: &Array, major: i64, minor: i64| (v.ptr(b), elem(v.dtype), v.strides[at(major)], v.strides[at(minor)]);
+        fn with(p: (*mut u8, Elem, isize, isize), spatial: &[isize]) -> ConvArray<'_> {
+            ConvArray { ptr: p.0, elem: p.1, major: p.2, minor: p.3, spatial }
+        }
+        let c = Conv {
+            batch: x.dims[at(d.input_batch)],
+            in_features: x.dims[at(d.input_feature)],
+            out_features: out.dims[at(d.output_feature)],
+            feature_groups: at(*feature_groups),
+            batch_groups: at(*batch_groups),
+            dims: &spatial,
+            input: with(array(x, d.input_batch, d.input_feature), &xs),
+            weight: with(array(w, d.kernel_output_feature, d.kernel_input_feature), &ws),
+            output: with(array(out, d.output_batch, d.output_feature), &os),
+        };
+        // SAFETY: as in `dot`.
+        unsafe { conv(&c, None)? };
+        Ok(Done::Yes)
+    }
+
+    fn attention(&self, b: &Bases, outputs: &[&Array], causal: bool) -> Result<Done, LibError> {
+        let backward = self.op == OpKind::AttentionBackward;
+        let x = &self.inputs;
+        let heads = |a: &Array| a.heads(b);
+        let (Some(q), Some(k), Some(v)) = (heads(&x[0]), heads(&x[1]), heads(&x[2])) else { return Ok(Done::No) };
+        // The bias, broadcast to the scores.
+        let bias = match x.get(if backward { 7 } else { 4 }) {
+            None => None,
+            Some(a) => {
+                let scores = [x[0].dims[0], x[0].dims[1], x[0].dims[2], x[1].dims[2]];
+                let Some(missing) = 4usize.checked_sub(a.dims.len()) else { return Ok(Done::No) };
+                let mut strides = [0isize; 4];
+                for d in missing..4 {
+                    let (size, stride) = (a.dims[d - missing], a.strides[d - missing]);
+                    if size == scores[d] {
+                        strides[d] = stride;
+                    } else if size != 1 {
+                        return Ok(Done::No);
+                    }
+                }
+                Some(Heads { ptr: a.ptr(b), elem: elem(a.dtype), strides })
+            }
+        };
+        let problem = Attention {
+            batch: x[0].dims[0],
+            heads: x[0].dims[1],
+            kv_heads: x[1].dims[1],
+            q_len: x[0].dims[2],
+            kv_len: x[1].dims[2],
+            dim: x[0].dims[3],
+            v_dim: x[2].dims[3],
+            q,
+            k,
+            v,
+            bias,
+            causal,
+            scale: x[3].float(b) as f32,
+        };
+        let dense = |a: &Array| a.dtype == DType::F32 && a.strides[..] == super::lib::view::dense_strides(&a.dims)[..];
+        // SAFETY: as in `dot`; the log-sum-exps are dense f32.
+        unsafe {
+            if backward {
+                let (out, lse, dout) = (heads(&x[4]), &x[5], heads(&x[6]));
+                let grads = (heads(outputs[0]), heads(outputs[1]), heads(outputs[2]));
+                let (Some(out), Some(dout), (Some(dq), Some(dk), Some(dv)), true) = (out, dout, grads, dense(lse)) else {
+                    return Ok(Done::No);
+                };
+                let lse = LogSumExp(lse.ptr(b).cast());
+                attention::backward(&problem, &out, &dout, lse, &Gradients { dq, dk, dv })?;
+            } else {
+                let Some(out) = heads(outputs[0]) else { return Ok(Done::No) };
+                if !dense(outputs[1]) {
+                    return Ok(Done::No);
+                }
+                attention::forward(&problem, &out, Some(LogSumExp(outputs[1].ptr(b).cast())))?;
+            }
+        }
+        Ok(Done::Yes)
+    }
+
+    fn windows(
+        &self,
+        b: &Bases,
+        outputs: &[&Array],
+        kind: ReduceKind,
+        window: &[rsx_compiler::ir::WindowDim],
+    ) -> Result<Done, LibError> {
+        let kind = match kind {
+            ReduceKind::Sum if self.inputs[0].dtype != DType::Bool => WindowKind::Sum,
+            ReduceKind::Max => WindowKind::Max,
+            ReduceKind::Min => WindowKind::Min,
+            ReduceKind::Sum | ReduceKind::Prod | ReduceKind::And | ReduceKind::Or => return Ok(Done::No),
+        };
+        if window.iter().any(|w| w.base_dilation != 1 || w.reversed) {
+            return Ok(Done::No);
+        }
+        let list: Vec<WindowDim> = window
+            .iter()
+            .map(|w| WindowDim {
+                size: w.size as usize,
+                stride: w.stride as usize,
+                pad_lo: w.pad_lo as isize,
+                pad_hi: w.pad_hi as isize,
+                dilation: w.window_dilation as usize,
+            })
+            .collect();
+        let (x, y) = (self.inputs[0].view(b), outputs[0].view(b));
+        // SAFETY: as in `dot`.
+        unsafe {
+            if self.op == OpKind::ReduceWindow {
+                reduce_window(kind, &y, None, &x, &list)?;
+                return Ok(Done::Yes);
+            }
+            // Positions count within the windowed dimensions: the library knows them as the last ones.
+            let windowed = |d: usize| window[d].size != 1 || window[d].stride != 1;
+            let from = (0..window.len()).find(|&d| windowed(d)).unwrap_or(window.len());
+            if (from..window.len()).any(|d| !windowed(d) && x.dims[d] != 1) {
+                return Ok(Done::No);
+            }
+            let indices = outputs[1].view(b);
+            reduce_window(kind, &y, Some((&indices, from)), &x, &list)?;
+        }
+        Ok(Done::Yes)
+    }
+}
+
+/// Passes a report of the library on.
+fn report(r: IndexReport, fault: &Fault) {
+    if let Some(bad) = r.first {
+        fault.report(bad.value, bad.size as i64);
+    }
+}
+
+struct Address(*mut u8);
+// SAFETY: threads read disjoint rows.
+unsafe impl Sync for Address {}
+
+impl Address {
+    fn at(&self, bytes: usize) -> *const u8 {
+        self.0.wrapping_add(bytes)
+    }
+}

@@ -1,0 +1,128 @@
+//! Whole programs against the interpreter: samples of every op and random graphs through the compiler and the CPU device.
+mod common;
+
+use common::{targets, tolerance, ulps};
+use rsx_compiler::interp::{Tensor, eval};
+use rsx_compiler::ir::{DType, Graph, OpKind, ParamKind, decode_f64};
+use rsx_compiler::kernel::bits;
+use rsx_compiler::samples::{Sample, random_graph, samples};
+use rsx_compiler::{CompileOptions, compile, dump};
+use rsx_devices::cpu::CpuDevice;
+use rsx_devices::cpu::target::Target;
+use rsx_devices::memory::MemoryPool;
+use rsx_devices::{Buffer, Device, DeviceError, execute};
+use std::sync::Arc;
+
+/// Relative to the largest element: sums are rounded in another order than the interpreter's.
+fn scale(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => 1e-14,
+        DType::F32 => 4e-6,
+        DType::F16 => 2e-3,
+        DType::BF16 => 1.6e-2,
+        _ => 0.0,
+    }
+}
+
+fn difference(got: &[u8], want: &Tensor) -> Option<String> {
+    let dtype = want.ty.dtype;
+    let size = dtype.size();
+    for i in 0..want.ty.numel() as usize {
+        let (g, w) = (&got[i * size..(i + 1) * size], &want.bytes[i * size..(i + 1) * size]);
+        if g == w {
+            continue;
+        }
+        let (gv, wv) = (decode_f64(dtype, g), decode_f64(dtype, w));
+        let near = gv.is_finite() && wv.is_finite() && (gv - wv).abs() <= scale(dtype) * (wv.abs() + 0.25);
+        if !dtype.is_float() || (!near && ulps(dtype, gv, wv) > tolerance(dtype)) {
+            return Some(format!("element {i} of {}: {gv:e}, expected {wv:e}", want.ty));
+        }
+    }
+    None
+}
+
+fn buffer(device: &dyn Device, bytes: &[u8]) -> Buffer {
+    let b = device.allocate(bytes.len()).unwrap();
+    b.write(0, bytes).unwrap();
+    b
+}
+
+fn run(device: &dyn Device, graph: &Graph, args: &[Tensor]) -> Result<(Vec<Vec<u8>>, String), String> {
+    let compiled = compile(graph.clone(), &CompileOptions::default()).map_err(|e| e.to_string())?;
+    let text = dump::program_text(&compiled.program);
+    let program = Arc::new(compiled.program);
+    let executable = device.compile(program.clone()).map_err(|e| format!("{e}\n{text}"))?;
+    let (mut params, mut scalars) = (Vec::new(), Vec::new());
+    for (p, a) in graph.params.iter().zip(args) {
+        match p.kind {
+            ParamKind::Tensor => params.push(buffer(device, &a.bytes)),
+            ParamKind::Scalar => scalars.push(bits(&a.bytes)),
+        }
+    }
+    let results = match execute(device, &*executable, &params, &scalars) {
+        Ok(r) => r,
+        // Samples have bad indices on purpose.
+        Err(DeviceError::Index { index, size, .. }) if !(0..size).contains(&index) => return Ok((Vec::new(), text)),
+        Err(e) => return Err(format!("{e}\n{text}")),
+    };
+    let types = graph.result_types();
+    let read = |(b, t): (&Buffer, &rsx_compiler::ir::TensorType)| {
+        let mut out = vec![0; t.bytes() as usize];
+        b.read(0, &mut out).unwrap();
+        out
+    };
+    Ok((results.iter().zip(&types).map(read).collect(), text))
+}
+
+fn check(s: &Sample, targets: &[Target], failures: &mut Vec<String>) {
+    let Ok(want) = eval(&s.graph, &s.args) else { return };
+    for &target in targets {
+        let device = CpuDevice::with(MemoryPool::new(None), target);
+        let what = format!("{} {}/{}", s.name, target.level.name(), target.vector_bytes);
+        match run(&device, &s.graph, &s.args) {
+            Err(e) => failures.push(format!("{what}: {e}\n{}", s.graph)),
+            Ok((got, text)) => {
+                for (n, (g, w)) in got.iter().zip(&want).enumerate() {
+                    if let Some(d) = difference(g, w) {
+                        failures.push(format!("{what}: result {n}: {d}\n{}\n{text}", s.graph));
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn report(failures: Vec<String>) {
+    let n = failures.len();
+    let text: Vec<String> = failures.into_iter().take(8).collect();
+    assert!(n == 0, "{n} failures\n{}", text.join("\n"));
+}
+
+#[test]
+fn samples_of_every_op() {
+    let mut failures = Vec::new();
+    let only = std::env::var("RSX_ONLY").ok();
+    for &kind in OpKind::ALL {
+        for s in samples(kind) {
+            if only.as_ref().is_none_or(|o| s.name.contains(o.as_str())) {
+                check(&s, &[Target::host()], &mut failures);
+            }
+        }
+    }
+    report(failures);
+}
+
+#[test]
+fn random_graphs() {
+    let mut failures = Vec::new();
+    let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
+    let (first, count) = (number("RSX_SEED", 0), number("RSX_COUNT", 60));
+    for seed in first..first + count {
+        let size = 4 + (seed % 40) as usize;
+        let list = targets();
+        let target = list[seed as usize % list.len()];
+        check(&random_graph(seed, size), &[target], &mut failures);
+    }
+    report(failures);
+}
