@@ -131,7 +131,8 @@ void set_geometry(const at::Tensor& t, c10::IntArrayRef sizes, c10::IntArrayRef 
   auto* impl = t.unsafeGetTensorImpl();
   const auto need = at::detail::computeStorageNbytes(sizes, strides, t.itemsize(), t.storage_offset());
   auto* storage = storage_of(impl);
-  if (need > storage->nbytes()) resize_storage(storage, need);
+  // Meta functions resize what they return (mse_loss): metadata alone, there is no memory then.
+  if (need > storage->nbytes() && !inferring()) resize_storage(storage, need);
   impl->set_sizes_and_strides(sizes, strides);
 }
 

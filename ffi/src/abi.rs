@@ -73,7 +73,8 @@ pub extern "C" fn rsx_storage_find(address: *const c_void) -> *const Storage {
 }
 
 fn settle(cause: u32) {
-    gil::released(|| core().recorder.cut(cause_name(cause), frames::current()));
+    let frame = frames::current();
+    gil::released(|| core().recorder.cut(cause_name(cause), frame));
 }
 
 /// # Safety

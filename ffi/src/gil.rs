@@ -1,10 +1,9 @@
 //! Giving up the GIL while waiting.
 //!
 //! Entries are called with the GIL (from Python) or without it (backward runs without), so it is asked for at run time.
-//! The two functions that PyO3's stable-ABI bindings leave out are declared here; every CPython 3.9+ exports them.
+//! `PyGILState_Check` is missing from PyO3's stable-ABI bindings; every CPython exports it.
 
-use pyo3::ffi::{PyEval_RestoreThread, PyEval_SaveThread, PyThreadState};
-use std::ptr;
+use pyo3::Python;
 
 unsafe extern "C" {
     fn PyGILState_Check() -> i32;
@@ -17,17 +16,10 @@ pub(crate) fn held() -> bool {
 }
 
 /// Runs `wait` without the GIL, if this thread holds it.
-pub(crate) fn released<T>(wait: impl FnOnce() -> T) -> T {
-    struct Restore(*mut PyThreadState);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            if !self.0.is_null() {
-                // SAFETY: the pointer comes from PyEval_SaveThread on this thread.
-                unsafe { PyEval_RestoreThread(self.0) };
-            }
-        }
+pub(crate) fn released<T: Send>(wait: impl FnOnce() -> T + Send) -> T {
+    if !held() {
+        return wait();
     }
-    // SAFETY: this thread holds the GIL, so it has a thread state to save.
-    let _restore = Restore(if held() { unsafe { PyEval_SaveThread() } } else { ptr::null_mut() });
-    wait()
+    // Attaching first tells PyO3 what is so already when we come from C++: it then gives up the very same state.
+    Python::attach(|py| py.detach(wait))
 }

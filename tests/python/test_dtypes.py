@@ -1,0 +1,99 @@
+"""Element types: promotion, conversion, and every type through storage and back."""
+
+import itertools
+
+import pytest
+import torch
+from helper import D, both, same
+
+ALL = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8,
+       torch.uint8, torch.bool, torch.complex64, torch.complex128]
+REAL = [d for d in ALL if not d.is_complex]
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_round_trip(dtype):
+    x = torch.arange(-4, 8).reshape(3, 4).to(dtype)
+    same(x.to(D), x)
+    same(x.to(D).t().contiguous(), x.t().contiguous())
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.float16, torch.bool, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("other", [2, 2.5, True, 1j, torch.tensor(3), torch.tensor(2.5), torch.tensor(2.5, dtype=torch.float64)], ids=repr)
+def test_promotion_with_numbers(dtype, other):
+    def program(d):
+        x = torch.ones(3, dtype=dtype).to(d)
+        y = other.to(d) if isinstance(other, torch.Tensor) else other
+        return x + y, x * other, torch.where(x > 0, x, other) if not isinstance(other, complex) else x
+
+    both(program, tol=1e-2)
+
+
+@pytest.mark.parametrize("a, b", itertools.combinations(REAL, 2), ids=str)
+def test_promotion_of_pairs(a, b):
+    def program(d):
+        x, y = torch.ones(3, dtype=a).to(d), torch.ones(3, dtype=b).to(d)
+        return x * y, torch.cat([x, y]), x == y
+
+    both(program)
+
+
+@pytest.mark.parametrize("a", REAL, ids=str)
+def test_casts(a):
+    x = torch.tensor([0, 1, 3, 100]).to(a)
+    for b in REAL:
+        same(x.to(D).to(b), x.to(b))
+        same(x.to(D, b), x.to(b))
+        same(torch.zeros(4, dtype=b, device=D).copy_(x), torch.zeros(4, dtype=b).copy_(x))
+
+
+def test_uploads_convert_broadcast_and_transpose():
+    def program(d):
+        a = torch.zeros(3, 4, dtype=torch.float64, device=d)
+        a.copy_(torch.arange(4, dtype=torch.int32))
+        b = torch.zeros(4, 3, device=d).t()
+        b.copy_(torch.arange(12.0).reshape(3, 4))
+        c = torch.zeros(3, 4, device=d)
+        c[:, 1] = torch.arange(3)
+        return a, b, c
+
+    both(program)
+
+
+def test_numbers_and_zero_dim_tensors_of_the_host():
+    def program(d):
+        x = torch.arange(3.0, device=d)
+        return x + torch.tensor(2), torch.tensor(2.0) * x, torch.add(x, 1, alpha=3), x.clamp(max=torch.tensor(1.0).to(d))
+
+    both(program)
+
+
+def test_integer_division_and_remainder():
+    def program(d):
+        x = torch.tensor([-7, -1, 0, 5], device=d)
+        return x // 2, x % 3, torch.div(x, 2, rounding_mode="trunc"), x / 2, x.remainder(-3)
+
+    both(program)
+
+
+def test_complex_arithmetic():
+    def program(d):
+        a = torch.randn(4, 4).to(d)
+        c = torch.view_as_complex(a.view(4, 2, 2))
+        return torch.fft.rfft(a), c.conj() * 2, c.abs(), c.angle()
+
+    both(program, tol=1e-4)
+
+
+def test_linalg():
+    def program(d):
+        a = torch.randn(4, 4).to(d) + 4 * torch.eye(4).to(d)
+        return torch.linalg.inv(a), torch.linalg.det(a), torch.linalg.solve(a, a), torch.linalg.svdvals(a)
+
+    for seed in range(2):
+        results = []
+        for d in ("cpu", D):
+            torch.manual_seed(seed)
+            results.append(program(d))
+        for w, g in zip(*results):
+            torch.testing.assert_close(g.cpu(), w, rtol=1e-3, atol=1e-3)

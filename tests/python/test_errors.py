@@ -1,0 +1,99 @@
+"""A user's mistake raises PyTorch's own words at the line that makes it, and harms nothing."""
+
+import pytest
+import rsx
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from helper import D, message
+
+MISTAKES = {
+    "shapes": lambda d: torch.ones(3, device=d) + torch.ones(4, device=d),
+    "matmul": lambda d: torch.ones(2, 3, device=d) @ torch.ones(4, 5, device=d),
+    "linear": lambda d: F.linear(torch.ones(3, device=d), torch.ones(2, 4, device=d)),
+    "bmm": lambda d: torch.bmm(torch.ones(2, 3, 4, device=d), torch.ones(2, 3, 4, device=d)),
+    "cat": lambda d: torch.cat([torch.ones(3, device=d), torch.ones(2, 2, device=d)]),
+    "view": lambda d: torch.ones(3, device=d).view(7),
+    "in-place dtype": lambda d: torch.ones(3, dtype=torch.int32, device=d).add_(1.5),
+    "reduction dim": lambda d: torch.ones(3, device=d).sum(4),
+    "index dim": lambda d: torch.ones(3, device=d)[0, 0],
+    "item of many": lambda d: torch.ones(3, device=d).item(),
+    "expand": lambda d: torch.ones(3, device=d).expand(4),
+    "conv channels": lambda d: F.conv2d(torch.ones(1, 3, 4, 4, device=d), torch.ones(2, 4, 3, 3, device=d)),
+    "layer norm": lambda d: F.layer_norm(torch.ones(2, 3, device=d), (4,)),
+    "cross entropy": lambda d: F.cross_entropy(torch.ones(2, 3, device=d), torch.zeros(3, dtype=torch.long, device=d)),
+    "copy": lambda d: torch.ones(3, device=d).copy_(torch.ones(4, device=d)),
+    "upload": lambda d: torch.ones(3, device=d).copy_(torch.ones(4)),
+    "out dtype": lambda d: torch.add(torch.ones(3, device=d), 1, out=torch.ones(3, dtype=torch.int32, device=d)),
+    "grad of int": lambda d: torch.ones(3, dtype=torch.long, device=d).requires_grad_(),
+    "masked size": lambda d: torch.ones(4, device=d)[torch.ones(3, dtype=torch.bool, device=d)],
+    "softmax of int": lambda d: torch.softmax(torch.ones(3, dtype=torch.long, device=d), 0),
+    "arange": lambda d: torch.arange(3, 1, 1, device=d),
+    "stack": lambda d: torch.stack([torch.ones(2, device=d), torch.ones(3, device=d)]),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_words_are_pytorchs(name):
+    want, got = message(lambda: MISTAKES[name]("cpu")), message(lambda: MISTAKES[name](D))
+    assert got[0] is want[0], (got, want)
+    assert got[1] == want[1] or got[1] == want[1].replace("cpu", "rsx:0"), (got, want)
+    assert (torch.ones(2, device=D) + 1).tolist() == [2, 2]  # the next op works
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda: torch.ones(3, device=D) + torch.ones(3),
+        lambda: torch.ones(3, 3, device=D) @ torch.ones(3, 3),
+        lambda: nn.Linear(3, 3).to(D)(torch.ones(2, 3)),
+        lambda: torch.cat([torch.ones(3), torch.ones(3, device=D)]),
+        lambda: torch.ones(3).add_(torch.ones(3, device=D)),
+        lambda: F.embedding(torch.tensor([1]), torch.ones(3, 3, device=D)),
+        lambda: torch.where(torch.ones(3, dtype=torch.bool, device=D), torch.ones(3), torch.ones(3, device=D)),
+        lambda: F.layer_norm(torch.ones(3, 3, device=D), (3,), torch.ones(3)),
+    ],
+)
+def test_mixed_devices(program):
+    kind, text = message(program)
+    assert kind is RuntimeError and "Expected all tensors to be on the same device" in text, text
+    assert "rsx:0" in text and "cpu" in text
+
+
+def test_no_such_device():
+    assert "invalid device ordinal 1" in message(lambda: torch.ones(2, device="rsx:1"))[1]
+    assert "invalid device ordinal 3" in message(lambda: torch.rsx.set_device(3))[1]
+
+
+def test_unsupported_layouts_say_so():
+    kind, text = message(lambda: torch.eye(3, device=D).to_sparse())
+    assert issubclass(kind, RuntimeError) and "rsx" in text
+
+
+def test_meta_tensors_have_no_data():
+    assert message(lambda: torch.empty(2, device="meta").to(D))[0] is NotImplementedError
+
+
+def test_generator_of_another_device():
+    kind, text = message(lambda: torch.empty(3, device=D).normal_(generator=torch.Generator()))
+    assert kind is RuntimeError and "Expected a 'rsx' device type for generator but found 'cpu'" in text
+
+
+def test_the_error_is_at_the_users_line():
+    import traceback
+
+    try:
+        a = torch.ones(3, device=D)
+        b = torch.ones(4, device=D)
+        a + b  # the line
+    except RuntimeError as e:
+        assert traceback.extract_tb(e.__traceback__)[-1].line == "a + b  # the line"
+
+
+def test_an_error_loses_nothing():
+    a = torch.ones(3, device=D)
+    a.add_(1)
+    message(lambda: a.add_(torch.ones(4, device=D)))
+    a.add_(1)
+    rsx.mark_step()
+    assert a.tolist() == [3, 3, 3]
