@@ -32,7 +32,7 @@ pub(super) fn emit(e: &mut Emit) -> (i64, i64, u64) {
         let which: Vec<usize> = (0..k.reductions.len()).filter(|&r| k.reductions[r].level == level).collect();
         let carried = e.accumulators(&which, unroll);
         let sums =
-            e.nest(&reduced, &trips, unroll, &carried, &mut |e, lanes, sums| e.accumulate(&which, lanes, sums));
+            e.nest(&reduced, &trips, unroll, &carried, &mut |e, lanes, sums| e.accumulate(&which, &[], lanes, sums));
         for (j, &r) in which.iter().enumerate() {
             let copies: Vec<String> = (0..unroll).map(|u| sums[u * which.len() + j].clone()).collect();
             let x = e.total(r, &copies);
