@@ -9,7 +9,7 @@ use super::library::{self, Array};
 use super::pool;
 use super::target::Target;
 use crate::memory::{Block, MemoryPool};
-use crate::{Buffer, CompileStats, DeviceError, Executable, RunCost, check_arguments};
+use crate::{Buffer, CompileStats, DeviceError, Executable, RunCost, ThunkTime, check_arguments};
 use rsx_compiler::ir::TensorType;
 use rsx_compiler::program::{KernelCall, Place, Program, Thunk, View};
 use smallvec::SmallVec;
@@ -220,24 +220,44 @@ impl CpuExecutable {
         self.program.locs.get(n).copied().unwrap_or(u32::MAX)
     }
 
-    fn steps(&self, b: &Bases) -> Result<(), DeviceError> {
+    fn steps(&self, b: &Bases, mut times: Option<&mut Vec<ThunkTime>>) -> Result<(), DeviceError> {
         let fault = Fault::default();
         for (n, step) in self.steps.iter().enumerate() {
             if launch_fails() {
                 let (kernel, loc) = (self.name(n), self.loc(n));
                 return Err(DeviceError::Launch { kernel, loc, message: "injected fault".into(), clean: n == 0 });
             }
+            let begin = times.is_some().then(Instant::now);
             self.step(step, b, &fault).map_err(|e| match e {
                 DeviceError::Launch { kernel, message, clean, .. } => {
                     DeviceError::Launch { kernel, loc: self.loc(n), message, clean: clean && n == 0 }
                 }
                 other => other,
             })?;
+            if let (Some(list), Some(begin)) = (&mut times, begin) {
+                let ns = begin.elapsed().as_nanos() as u64;
+                list.push(ThunkTime { name: self.name(n), loc: self.loc(n), ns });
+            }
             if let Some((index, size)) = fault.take() {
                 return Err(DeviceError::Index { index, size, kernel: self.name(n), loc: self.loc(n) });
             }
         }
         Ok(())
+    }
+
+    fn run_all(
+        &self,
+        params: &[Buffer],
+        scalars: &[u64],
+        results: &[Buffer],
+        times: Option<&mut Vec<ThunkTime>>,
+    ) -> Result<(), DeviceError> {
+        check_arguments(&self.program, params, scalars, results)?;
+        let slab = self.slab()?;
+        let b = Bases { params, results, slab: slab.as_ptr(), constants: self.constants.as_ptr(), scalars };
+        let done = self.steps(&b, times);
+        self.slabs.lock().unwrap_or_else(|e| e.into_inner()).push(slab);
+        done
     }
 }
 
@@ -251,12 +271,18 @@ impl Executable for CpuExecutable {
     }
 
     fn run(&self, params: &[Buffer], scalars: &[u64], results: &[Buffer]) -> Result<(), DeviceError> {
-        check_arguments(&self.program, params, scalars, results)?;
-        let slab = self.slab()?;
-        let b = Bases { params, results, slab: slab.as_ptr(), constants: self.constants.as_ptr(), scalars };
-        let done = self.steps(&b);
-        self.slabs.lock().unwrap_or_else(|e| e.into_inner()).push(slab);
-        done
+        self.run_all(params, scalars, results, None)
+    }
+
+    fn profile(
+        &self,
+        params: &[Buffer],
+        scalars: &[u64],
+        results: &[Buffer],
+    ) -> Result<Vec<ThunkTime>, DeviceError> {
+        let mut times = Vec::with_capacity(self.steps.len());
+        self.run_all(params, scalars, results, Some(&mut times))?;
+        Ok(times)
     }
 
     fn cost(&self) -> RunCost {
