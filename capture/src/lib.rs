@@ -9,6 +9,7 @@ pub mod device;
 pub mod error;
 pub mod inject;
 pub mod key;
+pub mod log;
 pub mod metrics;
 pub mod options;
 pub mod session;
