@@ -82,7 +82,12 @@ fn compile(torch: &Path, out: &Path) -> Vec<PathBuf> {
     copy_if_changed(&shim.join("pch.h"), &pch);
     let gch = out.join("pch.h.gch");
     if stale(&gch, &out.join("pch.d"), &pch) {
-        run(compiler(torch).args(["-x", "c++-header", "-MMD", "-MF"]).arg(out.join("pch.d")).arg(&pch).arg("-o").arg(&gch));
+        run(compiler(torch)
+            .args(["-x", "c++-header", "-MMD", "-MF"])
+            .arg(out.join("pch.d"))
+            .arg(&pch)
+            .arg("-o")
+            .arg(&gch));
     }
     let mut units: Vec<PathBuf> = fs::read_dir(shim)
         .expect("ffi/shim exists")

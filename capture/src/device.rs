@@ -81,13 +81,13 @@ impl Runnable for Compiled {
 
 fn run_error(e: DeviceError) -> RunError {
     let message = e.to_string();
-    let failed = |kind, node| RunError::Failed { kind, message: message.clone(), node };
+    let failed = |kind, intact, node| RunError::Failed { kind, message: message.clone(), intact, node };
     match e {
         DeviceError::Launch { clean: true, .. } => RunError::Launch(message),
-        DeviceError::Launch { loc, .. } => failed(EngineErrorKind::Internal, Some(loc)),
-        DeviceError::Index { loc, .. } => failed(EngineErrorKind::Index, Some(loc)),
+        DeviceError::Launch { loc, .. } => failed(EngineErrorKind::Internal, false, Some(loc)),
+        DeviceError::Index { loc, clean, .. } => failed(EngineErrorKind::Index, clean, Some(loc)),
         // The slab is allocated before anything runs; library kernels' work memory is asked for later.
-        DeviceError::OutOfMemory(PoolError { .. }) => failed(EngineErrorKind::OutOfMemory, None),
-        DeviceError::Compile { .. } | DeviceError::Arguments(_) => failed(EngineErrorKind::Internal, None),
+        DeviceError::OutOfMemory(PoolError { .. }) => failed(EngineErrorKind::OutOfMemory, false, None),
+        DeviceError::Compile { .. } | DeviceError::Arguments(_) => failed(EngineErrorKind::Internal, true, None),
     }
 }

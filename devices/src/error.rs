@@ -16,12 +16,19 @@ pub enum DeviceError {
         /// The recorded op it came from.
         loc: u32,
         message: String,
-        /// Nothing has been written: all values that the program read are as they were.
+        /// No parameter has been overwritten: all values that the program read are as they were.
         clean: bool,
     },
     /// An index read from a tensor is outside of the dimension it indexes. Results hold garbage.
     #[error("index {index} is out of bounds for dimension with size {size}")]
-    Index { index: i64, size: i64, kernel: String, loc: u32 },
+    Index {
+        index: i64,
+        size: i64,
+        kernel: String,
+        loc: u32,
+        /// No parameter has been overwritten.
+        clean: bool,
+    },
     /// Number or sizes of arguments do not match the program.
     #[error("internal: {0}")]
     Arguments(String),

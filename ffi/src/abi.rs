@@ -142,7 +142,13 @@ pub unsafe extern "C" fn rsx_storage_upload(storage: *const Storage, src: *const
 /// # Safety
 /// As [`with`]; `dst` points to `nbytes` writable bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rsx_storage_read(storage: *const Storage, offset: u64, nbytes: u64, dst: *mut u8, cause: u32) -> i32 {
+pub unsafe extern "C" fn rsx_storage_read(
+    storage: *const Storage,
+    offset: u64,
+    nbytes: u64,
+    dst: *mut u8,
+    cause: u32,
+) -> i32 {
     guard(|| {
         // SAFETY: the caller's promise.
         unsafe {
@@ -191,7 +197,12 @@ thread_local! {
 /// # Safety
 /// `record` and `results` are valid; `fresh` has room for `cap` pointers.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rsx_record(record: *const Record, fresh: *mut *const Storage, cap: usize, results: *mut Results) -> i32 {
+pub unsafe extern "C" fn rsx_record(
+    record: *const Record,
+    fresh: *mut *const Storage,
+    cap: usize,
+    results: *mut Results,
+) -> i32 {
     guard(|| {
         // SAFETY: valid for the call.
         let r = unsafe { &*record };
@@ -249,7 +260,14 @@ pub unsafe extern "C" fn rsx_take_fresh(fresh: *mut *const Storage) {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn rsx_sig_insert(words: *const u64, nwords: usize, op: u32, outs: *const OutMeta, nouts: usize, flags: u32) {
+pub extern "C" fn rsx_sig_insert(
+    words: *const u64,
+    nwords: usize,
+    op: u32,
+    outs: *const OutMeta,
+    nouts: usize,
+    flags: u32,
+) {
     shield((), || {
         let Some(op) = core().ops.get(OpId(op)) else { return };
         core().recorder.insert(op, slice(words, nwords), slice(outs, nouts), SigFlags { immediate: flags & 1 != 0 });
@@ -296,8 +314,17 @@ pub extern "C" fn rsx_op_has_lowering(name: *const u8, len: usize) -> i32 {
 /// The name of an `RsxCause`.
 pub(crate) fn cause_name(cause: u32) -> &'static str {
     const NAMES: [&str; 11] = [
-        "mark_step", "optimizer step", "item", "copy to host", "print", "data pointer", "dynamic shape", "fallback",
-        "synchronize", "event", "storage",
+        "mark_step",
+        "optimizer step",
+        "item",
+        "copy to host",
+        "print",
+        "data pointer",
+        "dynamic shape",
+        "fallback",
+        "synchronize",
+        "event",
+        "storage",
     ];
     NAMES.get(cause as usize).copied().unwrap_or("unknown")
 }

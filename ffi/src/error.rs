@@ -61,7 +61,10 @@ pub(crate) fn shield<T>(fallback: T, body: impl FnOnce() -> T) -> T {
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let what = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    format!("rsx: internal error: {}. Please report it with the output of `python -m rsx info`", what.unwrap_or("panic"))
+    format!(
+        "rsx: internal error: {}. Please report it with the output of `python -m rsx info`",
+        what.unwrap_or("panic")
+    )
 }
 
 /// The text of this thread's last failure; valid until its next failure.

@@ -55,7 +55,9 @@ fn metrics(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let d = PyDict::new(py);
     d.set_item("records", core().recorder.stats().records)?;
     d.set_item("segments", core().sink.segments.load(std::sync::atomic::Ordering::Relaxed))?;
-    for k in ["compiles", "host_waits", "cache_hits", "eager_runs", "kernels", "bytes_moved", "peak_bytes", "live_bytes"] {
+    for k in
+        ["compiles", "host_waits", "cache_hits", "eager_runs", "kernels", "bytes_moved", "peak_bytes", "live_bytes"]
+    {
         d.set_item(k, 0)?;
     }
     d.set_item("compile_seconds", 0.0)?;

@@ -1,8 +1,8 @@
 //! Stand-in for `rsx_capture::Session` until it lands: runs each trace at its cut, op by op, on the calling thread.
 
 use crate::frames;
-use rsx_devices::buffer::Memory;
 use rsx_devices::Buffer;
+use rsx_devices::buffer::Memory;
 use rsx_lazy::engine::Bytes;
 use rsx_lazy::{EagerCall, EagerEngine, EagerOutputs, EngineError, FrameId, SegmentSink, Storage, Trace};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -97,9 +97,11 @@ impl SegmentSink for Inline {
         *self.cuts.lock().unwrap().entry(cause).or_default() += 1;
         let _ = frames::get(frame);
         for node in &trace.nodes {
-            let bufs: Vec<Buffer> = trace.inputs(node).iter().map(|&i| buffer_of(&trace.storages[i as usize].storage)).collect();
+            let bufs: Vec<Buffer> =
+                trace.inputs(node).iter().map(|&i| buffer_of(&trace.storages[i as usize].storage)).collect();
             let storages: Vec<Bytes> = bufs.iter().map(|b| Bytes { ptr: b.ptr(), len: b.len() }).collect();
-            let outs: Vec<Arc<Storage>> = trace.outputs(node).iter().map(|&i| trace.storages[i as usize].storage.clone()).collect();
+            let outs: Vec<Arc<Storage>> =
+                trace.outputs(node).iter().map(|&i| trace.storages[i as usize].storage.clone()).collect();
             let call = EagerCall { sig: &node.sig, storages: &storages, data: trace.data(node) };
             if let Err(e) = self.engine.run(&call, &mut Outs(&outs)) {
                 eprintln!("rsx: {e}");

@@ -2,12 +2,12 @@
 //!
 //! Nodes without a row (or whose row declines) split the trace into *pieces*: graphs that are compiled, and call nodes
 //! that run through the eager engine in between, within the same program.
+pub use crate::ScalarSource;
 use crate::aten::expr::Ctx;
 use crate::aten::{KEEP, Row, Unsupported};
 use crate::cx::{Cx, PieceState, Reader, as_dtype, elements};
 use crate::view::Geometry;
 use crate::words::{Arg, TensorArg};
-pub use crate::ScalarSource;
 use crate::{OutKind, ScalarType, Trace};
 use ahash::AHashMap;
 use rsx_compiler::ir::{Builder, DType, Graph, ParamKind, TensorType, TypeError, Value};

@@ -220,21 +220,39 @@ impl CpuExecutable {
         self.program.locs.get(n).copied().unwrap_or(u32::MAX)
     }
 
+    /// The first thunk that overwrites a parameter: up to there a failure loses nothing.
+    fn first_overwrite(&self) -> usize {
+        let donated = |v: &View| match v.place {
+            Place::Result(r) => self.program.results[r as usize].alias.is_some(),
+            Place::Param(_) => true,
+            Place::Slab { .. } | Place::Constant { .. } | Place::Scalar(_) => false,
+        };
+        let overwrites = |thunk: &Thunk| match thunk {
+            Thunk::Kernel(c) => c.outputs.iter().any(donated),
+            Thunk::Group(calls) => calls.iter().any(|c| c.outputs.iter().any(donated)),
+            Thunk::Library { outputs, .. } => outputs.iter().any(donated),
+            Thunk::Copy { to, .. } => donated(to),
+        };
+        self.program.thunks.iter().position(overwrites).unwrap_or(usize::MAX)
+    }
+
     fn steps(&self, b: &Bases) -> Result<(), DeviceError> {
         let fault = Fault::default();
+        let first = self.first_overwrite();
         for (n, step) in self.steps.iter().enumerate() {
             if launch_fails() {
                 let (kernel, loc) = (self.name(n), self.loc(n));
-                return Err(DeviceError::Launch { kernel, loc, message: "injected fault".into(), clean: n == 0 });
+                return Err(DeviceError::Launch { kernel, loc, message: "injected fault".into(), clean: n <= first });
             }
             self.step(step, b, &fault).map_err(|e| match e {
                 DeviceError::Launch { kernel, message, clean, .. } => {
-                    DeviceError::Launch { kernel, loc: self.loc(n), message, clean: clean && n == 0 }
+                    DeviceError::Launch { kernel, loc: self.loc(n), message, clean: clean && n <= first }
                 }
                 other => other,
             })?;
             if let Some((index, size)) = fault.take() {
-                return Err(DeviceError::Index { index, size, kernel: self.name(n), loc: self.loc(n) });
+                let (kernel, loc) = (self.name(n), self.loc(n));
+                return Err(DeviceError::Index { index, size, kernel, loc, clean: n < first });
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Injection of launch failures, for tests of what lies above.
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 /// Launches left until one fails; not positive: none will.
 static LEFT: AtomicI64 = AtomicI64::new(0);

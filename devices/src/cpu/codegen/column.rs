@@ -117,8 +117,9 @@ pub(super) fn partial(e: &mut Emit, plan: &Plan) {
         in_memory(e, plan, &tile, &range, &pointers);
     } else {
         let carried = e.accumulators(&which, plan.unroll);
-        let sums =
-            e.nest(&plan.reduced, &range, plan.unroll, &carried, &mut |e, lanes, sums| e.accumulate(&which, lanes, sums));
+        let sums = e.nest(&plan.reduced, &range, plan.unroll, &carried, &mut |e, lanes, sums| {
+            e.accumulate(&which, lanes, sums)
+        });
         for &r in &which {
             let copies: Vec<String> = (0..plan.unroll).map(|u| sums[u * which.len() + r].clone()).collect();
             let x = e.total(r, &copies);

@@ -86,7 +86,8 @@ impl Emit<'_> {
         let y = self.clamp(ty, x, -20.0, 89.0);
         let (n, r) = self.split_ln2(ty, &y);
         // e^r - 1 = r + r^2 (1/2 + ...)
-        let q = self.polynomial(ty, &r, &[1.98412698e-4, 1.38888889e-3, 8.33333333e-3, 4.16666667e-2, 1.66666667e-1, 0.5]);
+        let q =
+            self.polynomial(ty, &r, &[1.98412698e-4, 1.38888889e-3, 8.33333333e-3, 4.16666667e-2, 1.66666667e-1, 0.5]);
         let r2 = self.bin("fmul", ty, &r, &r);
         let e = self.fma(ty, &q, &r2, &r);
         // 2^n may overflow where the result does not: work with half of it.
@@ -230,8 +231,7 @@ impl Emit<'_> {
         let p = self.polynomial(ty, &s, &[2.86567956e-6, -1.98559923e-4, 8.33338592e-3, -1.66666672e-1]);
         let t = self.bin("fmul", ty, &r, &s);
         let sine = self.fma(ty, &p, &t, &r);
-        let cosine_value =
-            self.polynomial(ty, &s, &[2.44677067e-5, -1.38877297e-3, 4.16666567e-2, -0.5, 1.0]);
+        let cosine_value = self.polynomial(ty, &s, &[2.44677067e-5, -1.38877297e-3, 4.16666567e-2, -0.5, 1.0]);
         let odd = self.bin("and", i, &q, &self.ci(i, 1));
         let odd = self.cmp("icmp ne", i, &odd, &self.ci(i, 0));
         let y = self.select(ty, &odd, &cosine_value, &sine);

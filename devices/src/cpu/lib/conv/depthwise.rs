@@ -87,7 +87,8 @@ unsafe fn range<T: Scalar, const SAME: bool>(c: &Conv, g: &Geometry, begin: usiz
                 if !inside {
                     continue;
                 }
-                let w = k[0] as isize * g.w_spatial[0] + k[1] as isize * g.w_spatial[1] + k[2] as isize * g.w_spatial[2];
+                let w =
+                    k[0] as isize * g.w_spatial[0] + k[1] as isize * g.w_spatial[1] + k[2] as isize * g.w_spatial[2];
                 // SAFETY: the position is inside the input, the tap inside the window.
                 unsafe {
                     if SAME && g.go == 1 && c.input.minor == 1 && c.weight.major == 1 {
@@ -103,7 +104,10 @@ unsafe fn range<T: Scalar, const SAME: bool>(c: &Conv, g: &Geometry, begin: usiz
                                 ((*ip.at::<T>(io)).to_acc(), (*wp.at::<T>(wo)).to_acc())
                             } else {
                                 let (a, b) = (c.input.elem, c.weight.elem);
-                                (T::Acc::from_f64(a.load_f64(ip.at::<u8>(io * a.size() as isize))), T::Acc::from_f64(b.load_f64(wp.at::<u8>(wo * b.size() as isize))))
+                                (
+                                    T::Acc::from_f64(a.load_f64(ip.at::<u8>(io * a.size() as isize))),
+                                    T::Acc::from_f64(b.load_f64(wp.at::<u8>(wo * b.size() as isize))),
+                                )
                             };
                             *a = a.add(iv.mul(wv));
                         }

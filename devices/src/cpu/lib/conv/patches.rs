@@ -63,7 +63,11 @@ impl<'a> Patches<'a> {
 
     /// Byte offset of a group's first image and feature.
     fn group_base(&self, group: usize) -> isize {
-        if self.feature_grouped { (group * self.g.gi) as isize * self.minor } else { (group * self.g.n) as isize * self.major }
+        if self.feature_grouped {
+            (group * self.g.gi) as isize * self.minor
+        } else {
+            (group * self.g.n) as isize * self.major
+        }
     }
 
     /// Image and window origin (before dilation) of a lane: byte offset of the image, origins.
@@ -176,7 +180,16 @@ impl Patches<'_> {
                 if lo == hi {
                     continue;
                 }
-                let src = self.ptr.at::<u8>(lane.0 + f as isize * self.minor + z * self.spatial[0] + y * self.spatial[1] + (first + lo) * size as isize).cast_const();
+                let src = self
+                    .ptr
+                    .at::<u8>(
+                        lane.0
+                            + f as isize * self.minor
+                            + z * self.spatial[0]
+                            + y * self.spatial[1]
+                            + (first + lo) * size as isize,
+                    )
+                    .cast_const();
                 if lo == 0 && hi == len as isize {
                     *r = src;
                 } else {
@@ -219,10 +232,18 @@ impl Patches<'_> {
                 unsafe {
                     let o = out.add(k * width);
                     if dense && U::same_as(self.elem) {
-                        std::ptr::copy_nonoverlapping(self.ptr.at::<U>(0).cast::<u8>().wrapping_offset(off[0] + f).cast::<U>(), o, width);
+                        std::ptr::copy_nonoverlapping(
+                            self.ptr.at::<U>(0).cast::<u8>().wrapping_offset(off[0] + f).cast::<U>(),
+                            o,
+                            width,
+                        );
                     } else {
                         for (l, &at) in off[..width].iter().enumerate() {
-                            *o.add(l) = if at == isize::MIN { U::ZERO } else { U::read(self.elem, self.ptr.at::<u8>(at + f), 0, 1) };
+                            *o.add(l) = if at == isize::MIN {
+                                U::ZERO
+                            } else {
+                                U::read(self.elem, self.ptr.at::<u8>(at + f), 0, 1)
+                            };
                         }
                     }
                 }

@@ -229,10 +229,54 @@ mod x86 {
             }
         };
     }
-    float_lane!(Ymm32, f32, __m256, 8, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_storeu_ps, _mm256_add_ps);
-    float_lane!(Ymm64, f64, __m256d, 4, _mm256_setzero_pd, _mm256_loadu_pd, _mm256_set1_pd, _mm256_fmadd_pd, _mm256_storeu_pd, _mm256_add_pd);
-    float_lane!(Zmm32, f32, __m512, 16, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_storeu_ps, _mm512_add_ps);
-    float_lane!(Zmm64, f64, __m512d, 8, _mm512_setzero_pd, _mm512_loadu_pd, _mm512_set1_pd, _mm512_fmadd_pd, _mm512_storeu_pd, _mm512_add_pd);
+    float_lane!(
+        Ymm32,
+        f32,
+        __m256,
+        8,
+        _mm256_setzero_ps,
+        _mm256_loadu_ps,
+        _mm256_set1_ps,
+        _mm256_fmadd_ps,
+        _mm256_storeu_ps,
+        _mm256_add_ps
+    );
+    float_lane!(
+        Ymm64,
+        f64,
+        __m256d,
+        4,
+        _mm256_setzero_pd,
+        _mm256_loadu_pd,
+        _mm256_set1_pd,
+        _mm256_fmadd_pd,
+        _mm256_storeu_pd,
+        _mm256_add_pd
+    );
+    float_lane!(
+        Zmm32,
+        f32,
+        __m512,
+        16,
+        _mm512_setzero_ps,
+        _mm512_loadu_ps,
+        _mm512_set1_ps,
+        _mm512_fmadd_ps,
+        _mm512_storeu_ps,
+        _mm512_add_ps
+    );
+    float_lane!(
+        Zmm64,
+        f64,
+        __m512d,
+        8,
+        _mm512_setzero_pd,
+        _mm512_loadu_pd,
+        _mm512_set1_pd,
+        _mm512_fmadd_pd,
+        _mm512_storeu_pd,
+        _mm512_add_pd
+    );
 
     /// 16 lanes of bf16 pairs, summed in f32.
     pub(crate) struct ZmmPair;
@@ -260,7 +304,13 @@ mod x86 {
         #[inline(always)]
         unsafe fn mac(acc: __m512, a: __m512i, b: __m512i) -> __m512 {
             // SAFETY: as above; both types are 512 plain bits.
-            unsafe { _mm512_dpbf16_ps(acc, std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b)) }
+            unsafe {
+                _mm512_dpbf16_ps(
+                    acc,
+                    std::mem::transmute::<__m512i, __m512bh>(a),
+                    std::mem::transmute::<__m512i, __m512bh>(b),
+                )
+            }
         }
         #[inline(always)]
         unsafe fn load_acc(p: *const f32) -> __m512 {

@@ -58,7 +58,8 @@ impl<U: Unit> Pack<U> for Strided<'_> {
     unsafe fn pack(&self, batch: usize, lane0: usize, lanes: usize, k0: usize, kc: usize, width: usize, dst: *mut U) {
         let size = self.elem.size() as isize;
         let first = batch_offset(self.batch, batch, self.which) + lane0 as isize * self.lane + k0 as isize * self.k;
-        let src = Matrix { p: self.ptr.at::<u8>(first * size), elem: self.elem, lane: self.lane * size, k: self.k * size };
+        let src =
+            Matrix { p: self.ptr.at::<u8>(first * size), elem: self.elem, lane: self.lane * size, k: self.k * size };
         // SAFETY: the caller's contract.
         unsafe { pack_matrix(&src, lanes, kc, width, dst) }
     }
@@ -137,7 +138,9 @@ pub(crate) unsafe fn pack_rows<U: Unit>(elem: Elem, rows: &[*const u8], k: usize
         for l in 0..width {
             let row = rows.get(l).copied().unwrap_or(std::ptr::null());
             // SAFETY: the caller's contract.
-            unsafe { *dst.add(p * width + l) = if row.is_null() { U::ZERO } else { U::read(elem, row.add(p * size), 0, 1) } };
+            unsafe {
+                *dst.add(p * width + l) = if row.is_null() { U::ZERO } else { U::read(elem, row.add(p * size), 0, 1) }
+            };
         }
     }
 }
@@ -203,7 +206,14 @@ mod x86 {
 
     /// Packs 4-byte units if a vector path fits; false if the strides need the plain loop.
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn pack(s: &Matrix, lanes: usize, kc: usize, width: usize, dst: *mut f32, per_unit: usize) -> bool {
+    pub(super) unsafe fn pack(
+        s: &Matrix,
+        lanes: usize,
+        kc: usize,
+        width: usize,
+        dst: *mut f32,
+        per_unit: usize,
+    ) -> bool {
         let size = s.elem.size() as isize;
         // SAFETY: the caller's contract throughout.
         unsafe {
