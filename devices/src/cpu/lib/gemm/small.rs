@@ -156,13 +156,7 @@ mod x86 {
         #[inline(always)]
         unsafe fn mac(s: __m512, a: __m512i, b: __m512i) -> __m512 {
             // SAFETY: as above; both types are 512 plain bits.
-            unsafe {
-                _mm512_dpbf16_ps(
-                    s,
-                    std::mem::transmute::<__m512i, __m512bh>(a),
-                    std::mem::transmute::<__m512i, __m512bh>(b),
-                )
-            }
+            unsafe { _mm512_dpbf16_ps(s, std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b)) }
         }
         #[inline(always)]
         unsafe fn sum(s: __m512) -> f32 {
@@ -178,17 +172,7 @@ mod x86 {
 
     /// MR × NR dot products of length k; result (r, j) goes to `out + r·o_r + j·o_c`.
     #[inline(always)]
-    unsafe fn dot_tile<D: Dot, const MR: usize, const NR: usize>(
-        k: usize,
-        a: *const u8,
-        a_r: isize,
-        b: *const u8,
-        b_c: isize,
-        out: *mut f32,
-        o_r: isize,
-        o_c: isize,
-        acc: bool,
-    ) {
+    unsafe fn dot_tile<D: Dot, const MR: usize, const NR: usize>(k: usize, a: *const u8, a_r: isize, b: *const u8, b_c: isize, out: *mut f32, o_r: isize, o_c: isize, acc: bool) {
         // SAFETY: the caller's operands cover MR and NR rows of k elements.
         unsafe {
             let mut s = [[D::zero(); NR]; MR];
@@ -210,8 +194,7 @@ mod x86 {
                 for j in 0..NR {
                     let mut v = D::sum(s[r][j]);
                     for q in p..k {
-                        v += D::one(a.wrapping_offset(r as isize * a_r).add(q * D::SIZE))
-                            * D::one(b.wrapping_offset(j as isize * b_c).add(q * D::SIZE));
+                        v += D::one(a.wrapping_offset(r as isize * a_r).add(q * D::SIZE)) * D::one(b.wrapping_offset(j as isize * b_c).add(q * D::SIZE));
                     }
                     let o = out.wrapping_offset(r as isize * o_r + j as isize * o_c);
                     *o = if acc { *o + v } else { v };
@@ -270,13 +253,7 @@ mod x86 {
                         (_, true) => tile::<D, 1, 3>(q, i, j),
                         (_, false) => tile::<D, 1, 1>(q, i, j),
                     }
-                    i += if q.m - i >= 4 {
-                        4
-                    } else if q.m - i >= 2 {
-                        2
-                    } else {
-                        1
-                    };
+                    i += if q.m - i >= 4 { 4 } else if q.m - i >= 2 { 2 } else { 1 };
                 }
                 j += if three { 3 } else { 1 };
             }
@@ -307,12 +284,7 @@ mod x86 {
 
     /// Splits C by columns (rows if there are few columns), gives each part to `f` with the sums'
     /// address and row stride, and finishes it.
-    unsafe fn parts(
-        g: &Gemm,
-        batches: usize,
-        finish: &Finish,
-        f: &(dyn Fn(usize, [usize; 4], *mut f32, isize) + Sync),
-    ) -> Result<(), LibError> {
+    unsafe fn parts(g: &Gemm, batches: usize, finish: &Finish, f: &(dyn Fn(usize, [usize; 4], *mut f32, isize) + Sync)) -> Result<(), LibError> {
         let tall = g.n <= 4 && g.m > g.n;
         let (len, other) = if tall { (g.m, g.n) } else { (g.n, g.m) };
         let bytes = (g.k * len) as u64 * g.b.elem.size() as u64 * batches as u64;
@@ -387,50 +359,83 @@ mod x86 {
     unsafe fn sweep_rows<L: Load8>(q: &Sweep) {
         // SAFETY: the caller's operands; columns beyond whole vectors go one by one.
         unsafe {
-            let a_at = |r: usize, p: usize| L::load1(q.a.wrapping_offset(r as isize * q.a_r + p as isize * q.a_k));
             if !q.acc {
                 for r in 0..q.m {
                     q.out.wrapping_offset(r as isize * q.ld).write_bytes(0, q.n);
                 }
             }
-            let mut x = [[0f32; 4]; 8];
             for p in (0..q.k).step_by(4) {
                 let depth = 4.min(q.k - p);
-                for r in 0..q.m {
+                // The four rows of B stay in the L1 cache while groups of rows of A pass.
+                let mut r = 0;
+                while r < q.m {
+                    match (q.m - r, depth) {
+                        (4.., 4) => sweep_group::<L, 4>(q, r, p),
+                        (2.., 4) => sweep_group::<L, 2>(q, r, p),
+                        (_, 4) => sweep_group::<L, 1>(q, r, p),
+                        _ => sweep_tail::<L>(q, r, p, depth),
+                    }
+                    r += match q.m - r {
+                        _ if depth < 4 => 1,
+                        4.. => 4,
+                        2.. => 2,
+                        _ => 1,
+                    };
+                }
+            }
+        }
+    }
+
+    /// Rows `r..r + M` of C gain four rows of B, from `p` on.
+    #[inline(always)]
+    unsafe fn sweep_group<L: Load8, const M: usize>(q: &Sweep, r: usize, p: usize) {
+        // SAFETY: rows of A, B and C that exist; columns beyond whole vectors go one by one.
+        unsafe {
+            let mut x = [[0f32; 4]; M];
+            for i in 0..M {
+                for d in 0..4 {
+                    x[i][d] = L::load1(q.a.wrapping_offset((r + i) as isize * q.a_r + (p + d) as isize * q.a_k));
+                }
+            }
+            let b0 = q.b.wrapping_offset(p as isize * q.b_k);
+            let rows = [b0, b0.wrapping_offset(q.b_k), b0.wrapping_offset(2 * q.b_k), b0.wrapping_offset(3 * q.b_k)];
+            let c = q.out.wrapping_offset(r as isize * q.ld);
+            let mut j = 0;
+            while j + 8 <= q.n {
+                let b = [L::load8(rows[0].add(j * L::SIZE)), L::load8(rows[1].add(j * L::SIZE)), L::load8(rows[2].add(j * L::SIZE)), L::load8(rows[3].add(j * L::SIZE))];
+                for i in 0..M {
+                    let o = c.wrapping_offset(i as isize * q.ld).add(j);
+                    let mut s = _mm256_loadu_ps(o);
                     for d in 0..4 {
-                        x[r][d] = if d < depth { a_at(r, p + d) } else { 0.0 };
+                        s = _mm256_fmadd_ps(_mm256_set1_ps(x[i][d]), b[d], s);
+                    }
+                    _mm256_storeu_ps(o, s);
+                }
+                j += 8;
+            }
+            while j < q.n {
+                for i in 0..M {
+                    let o = c.wrapping_offset(i as isize * q.ld).add(j);
+                    for d in 0..4 {
+                        *o = x[i][d].mul_add(L::load1(rows[d].add(j * L::SIZE)), *o);
                     }
                 }
-                let row = |d: usize| q.b.wrapping_offset((p + d.min(depth - 1)) as isize * q.b_k);
-                let mut j = 0;
-                while j + 8 <= q.n {
-                    let b: [__m256; 4] = [
-                        L::load8(row(0).add(j * L::SIZE)),
-                        L::load8(row(1).add(j * L::SIZE)),
-                        L::load8(row(2).add(j * L::SIZE)),
-                        L::load8(row(3).add(j * L::SIZE)),
-                    ];
-                    for r in 0..q.m {
-                        let o = q.out.wrapping_offset(r as isize * q.ld).add(j);
-                        let mut s = _mm256_loadu_ps(o);
-                        for d in 0..4 {
-                            // A row that does not exist repeats the last one; it must not bring in 0·inf.
-                            if d < depth {
-                                s = _mm256_fmadd_ps(_mm256_set1_ps(x[r][d]), b[d], s);
-                            }
-                        }
-                        _mm256_storeu_ps(o, s);
-                    }
-                    j += 8;
-                }
-                while j < q.n {
-                    for r in 0..q.m {
-                        let o = q.out.wrapping_offset(r as isize * q.ld).add(j);
-                        for d in 0..depth {
-                            *o = x[r][d].mul_add(L::load1(row(d).add(j * L::SIZE)), *o);
-                        }
-                    }
-                    j += 1;
+                j += 1;
+            }
+        }
+    }
+
+    /// Row `r` of C gains the last `depth` < 4 rows of B.
+    #[inline(always)]
+    unsafe fn sweep_tail<L: Load8>(q: &Sweep, r: usize, p: usize, depth: usize) {
+        // SAFETY: as `sweep_group`.
+        unsafe {
+            for d in p..p + depth {
+                let x = L::load1(q.a.wrapping_offset(r as isize * q.a_r + d as isize * q.a_k));
+                let b = q.b.wrapping_offset(d as isize * q.b_k);
+                let c = q.out.wrapping_offset(r as isize * q.ld);
+                for j in 0..q.n {
+                    *c.add(j) = x.mul_add(L::load1(b.add(j * L::SIZE)), *c.add(j));
                 }
             }
         }
@@ -468,8 +473,7 @@ mod x86 {
     pub(super) unsafe fn sweep(g: &Gemm, batches: usize, finish: &Finish, _: Isa) -> Result<(), LibError> {
         let size = g.a.elem.size() as isize;
         let (pa, pb) = (Ptr(g.a.ptr.cast_mut()), Ptr(g.b.ptr.cast_mut()));
-        let (a_r, a_k, b_k, elem, k, acc, dims) =
-            (g.a.row * size, g.a.col * size, g.b.row * size, g.a.elem, g.k, g.accumulate, g.batch);
+        let (a_r, a_k, b_k, elem, k, acc, dims) = (g.a.row * size, g.a.col * size, g.b.row * size, g.a.elem, g.k, g.accumulate, g.batch);
         let body = move |batch: usize, [r0, rows, c0, cols]: [usize; 4], out: *mut f32, ld: isize| {
             let a = pa.at::<u8>(batch_offset(dims, batch, 0) * size + r0 as isize * a_r).cast_const();
             let b = pb.at::<u8>((batch_offset(dims, batch, 1) + c0 as isize) * size).cast_const();
