@@ -222,8 +222,8 @@ fn stored_order(g: &Graph, inst: &Inst, v: Value, users: &[InstId]) -> Option<Di
     Some(strides)
 }
 
-/// For every parameter of a loop or epilogue body: it is read at no other index than that of the point being written, and
-/// has the sizes of the space.
+/// For every parameter of a body with results of equal sizes (not a row body): it has those sizes and is read at no other
+/// index than that of the point being written.
 pub(crate) fn same_index_params(body: &Graph) -> Vec<bool> {
     let mut mapped = vec![false; body.n_values()];
     for inst in body.insts.iter().rev() {

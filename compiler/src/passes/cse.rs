@@ -21,9 +21,6 @@ use smallvec::SmallVec;
 /// Op, attributes, operands, result types, and the epoch where that matters.
 type Key = (OpKind, Attrs, Values, SmallVec<[TensorType; 2]>, u32);
 
-/// Values of no more elements than this may live long.
-const SMALL: i64 = 1024;
-
 /// Instructions already emitted, by what they compute.
 #[derive(Default)]
 pub(super) struct ValueNumbers {
@@ -47,7 +44,7 @@ impl ValueNumbers {
         }
         let heavy = matches!(kind.class(), Class::Contraction | Class::Library);
         let computed = matches!(kind.class(), Class::Elementwise | Class::Reduction | Class::Random | Class::Indexed);
-        let large = types.iter().any(|t| t.numel() > SMALL);
+        let large = types.iter().any(|t| t.rank() > 0);
         let epoch = if computed && large { self.epoch } else { 0 };
         self.epoch += u32::from(heavy);
         let mut operands = Values::from_slice(operands);

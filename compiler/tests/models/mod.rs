@@ -1,9 +1,7 @@
 //! Training steps as they are recorded: forward, backward and optimiser in one graph, decomposed as the recorder's
 //! lowerings do it, views as chains of movement ops.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
-use rsx_compiler::ir::{
-    Builder, CmpDir, DType, Dims, Graph, OpKind, ParamKind, ReduceKind, ScatterKind, TensorType, Value,
-};
+use rsx_compiler::ir::{Builder, CmpDir, DType, Graph, OpKind, ParamKind, ReduceKind, ScatterKind, TensorType, Value};
 
 pub const F: DType = DType::F32;
 
@@ -273,7 +271,6 @@ impl Step {
         (loss, self.b.sub(dlogp, ps))
     }
 
-    /// Dropout by 4 random words a block; (y, mask).
     pub fn result(&mut self, v: Value) {
         self.results.push(v);
     }
@@ -331,6 +328,12 @@ impl Step {
                 self.results.push(new);
             }
         }
+    }
+
+    /// Ends with the update of everything that has a gradient.
+    pub fn finish_adamw(mut self) -> Graph {
+        self.adamw();
+        self.finish()
     }
 
     pub fn finish(self) -> Graph {
@@ -540,9 +543,4 @@ pub fn mlp(layers: usize, batch: i64, width: i64) -> Graph {
     }
     s.adamw();
     s.finish()
-}
-
-/// Sizes of a value's dims for messages.
-pub fn dims(d: &Dims) -> String {
-    format!("{:?}", &d[..])
 }
