@@ -52,9 +52,13 @@ pub type KernelId = u32;
 
 /// A generated kernel applied to arguments: its inputs, then its outputs, in the order of the fusion's body.
 ///
-/// All views are dense row-major and of exactly the types of the body's tensor parameters and results. An output has the
-/// place of an input only if the kernel is [`crate::ir::FusionKind::Loop`] and reads that input at no other index than
-/// the one it writes (element i of the input is read before element i of the output is written, by the same iteration).
+/// All views are dense row-major and of exactly the types of the body's tensor parameters and results.
+///
+/// An output may have the place of an input of its size if the kernel reads that input at no other index than the one it
+/// writes. So each point has to read all its inputs before it writes its outputs, and nothing it has written is read
+/// again: this holds for loop kernels, for epilogues (of the epilogue's inputs, never the contraction's operands: sums
+/// must not be kept in the outputs) and for column kernels (inputs of the reduced space that only ops of the reduced
+/// space read). Row kernels never work in place.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KernelCall {
     pub kernel: KernelId,

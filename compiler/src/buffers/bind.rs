@@ -201,10 +201,15 @@ impl Binder<'_> {
     }
 }
 
+/// The op's kernel writes its results through strides.
+pub(crate) fn stores_in_any_order(kind: OpKind) -> bool {
+    matches!(kind, OpKind::Attention | OpKind::AttentionBackward)
+}
+
 /// Strides of a library result whose only user is a transpose: it is stored in the transpose's order (see the `layout`
-/// pass). Only attention writes through strides.
+/// pass).
 fn stored_order(g: &Graph, inst: &Inst, v: Value, users: &[InstId]) -> Option<Dims> {
-    if !matches!(inst.kind, OpKind::Attention | OpKind::AttentionBackward) || g.results.contains(&v) {
+    if !stores_in_any_order(inst.kind) || g.results.contains(&v) {
         return None;
     }
     let [user] = users else { return None };
@@ -217,8 +222,8 @@ fn stored_order(g: &Graph, inst: &Inst, v: Value, users: &[InstId]) -> Option<Di
     Some(strides)
 }
 
-/// For every parameter of a loop or epilogue body: it is read at no other index than that of the point being written, and
-/// has the sizes of the space.
+/// For every parameter of a body with results of equal sizes (not a row body): it has those sizes and is read at no other
+/// index than that of the point being written.
 pub(crate) fn same_index_params(body: &Graph) -> Vec<bool> {
     let mut mapped = vec![false; body.n_values()];
     for inst in body.insts.iter().rev() {

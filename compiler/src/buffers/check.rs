@@ -140,10 +140,10 @@ fn check_access(program: &Program, a: &Access<'_>, written: &[Span]) -> Result<(
     Ok(())
 }
 
-/// A loop or epilogue may write over an input it reads at the same index only.
+/// A kernel other than a row kernel may write over an input it reads at the same index only.
 fn may_alias(program: &Program, call: &KernelCall, read: &View, write: &View) -> bool {
     let spec = &program.kernels[call.kernel as usize];
-    if !matches!(spec.kind, FusionKind::Loop | FusionKind::Epilogue) {
+    if spec.kind == FusionKind::Row {
         return false;
     }
     let same = super::same_index_params(&spec.body);

@@ -139,7 +139,7 @@ impl Sharing<'_> {
         let inst = self.graph.inst(id);
         let reads = |i: usize| self.bound.bindings[inst.operands[i].0 as usize].as_ref().filter(|b| b.storage == s);
         match (inst.kind, &inst.attrs) {
-            (OpKind::Fusion, Attrs::Fusion { kind: FusionKind::Loop | FusionKind::Epilogue, body }) => {
+            (OpKind::Fusion, Attrs::Fusion { kind, body }) if *kind != FusionKind::Row => {
                 let same = same_index_params(body);
                 let size = self.graph.ty(v).dtype.size();
                 (0..inst.operands.len()).all(|i| {

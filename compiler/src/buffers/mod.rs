@@ -10,7 +10,7 @@ mod schedule;
 
 use crate::ir::{DType, Dims, Graph, InstId, TensorType, TypeError, Value};
 use crate::program::Place;
-pub(crate) use bind::same_index_params;
+pub(crate) use bind::{same_index_params, stores_in_any_order};
 
 /// A storage of a plan, by number.
 pub(crate) type StorageId = usize;

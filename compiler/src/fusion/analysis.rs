@@ -50,10 +50,15 @@ pub(crate) struct Analysis<'g> {
     role: Vec<Role>,
     /// Inline values that must be stored all the same.
     forced: Vec<bool>,
+    /// 0-d arithmetic that is stored because it is a result, but computed again by its readers like any other.
+    side: Vec<bool>,
+    /// Transposes that cost nothing: their operand, a library result, is stored in their order.
+    stored_order: Vec<bool>,
     /// By instruction, for `Compute`, `Opaque` and forced ones.
     reads: Vec<SmallVec<[Read; 4]>>,
     /// Instructions that read a stored value.
     readers: Vec<SmallVec<[InstId; 4]>>,
+    /// Results and what they are reshapes of.
     pub(crate) is_result: Vec<bool>,
 }
 
@@ -64,6 +69,8 @@ impl<'g> Analysis<'g> {
             g,
             role: Vec::with_capacity(g.insts.len()),
             forced: vec![false; g.n_values()],
+            side: vec![false; g.n_values()],
+            stored_order: stored_orders(g),
             reads: vec![SmallVec::new(); g.insts.len()],
             readers: vec![SmallVec::new(); g.n_values()],
             is_result: vec![false; g.n_values()],
@@ -74,7 +81,6 @@ impl<'g> Analysis<'g> {
             a.role.push(role);
         }
         for &v in &g.results {
-            a.is_result[v.0 as usize] = true;
             a.force_result(v);
         }
         a.force_operands();
@@ -143,6 +149,16 @@ impl<'g> Analysis<'g> {
         self.forced[v.0 as usize]
     }
 
+    /// Stored for the caller only.
+    pub(crate) fn is_side(&self, v: Value) -> bool {
+        self.side[v.0 as usize] && !self.forced(v)
+    }
+
+    /// Renames memory: a reshape, or a transpose whose operand is stored in its order.
+    pub(crate) fn is_renaming(&self, v: Value) -> bool {
+        self.g.def_inst(v).kind == OpKind::Reshape || self.stored_order[v.0 as usize]
+    }
+
     /// Has its own place in memory or in a kernel: not computed inside of its readers.
     pub(crate) fn is_stored(&self, v: Value) -> bool {
         self.role(self.g.def(v)) != Role::Inline || self.forced(v)
@@ -152,7 +168,7 @@ impl<'g> Analysis<'g> {
     pub(crate) fn is_node(&self, id: InstId) -> bool {
         match self.role(id) {
             Role::Compute | Role::Opaque => true,
-            Role::Inline => self.forced(self.g.inst(id).first),
+            Role::Inline => self.forced(self.g.inst(id).first) || self.is_side(self.g.inst(id).first),
             Role::Dead | Role::Given => false,
         }
     }
@@ -172,12 +188,15 @@ impl<'g> Analysis<'g> {
 
     /// A result must be memory of its own: inline values other than renamed stored ones are computed into it.
     fn force_result(&mut self, v: Value) {
+        self.is_result[v.0 as usize] = true;
         let inst = self.g.def_inst(v);
         if self.role(self.g.def(v)) != Role::Inline {
             return;
         }
-        if inst.kind == OpKind::Reshape {
+        if self.is_renaming(v) {
             self.force_result(inst.operands[0]);
+        } else if inst.kind.class() == Class::Elementwise {
+            self.side[v.0 as usize] = true;
         } else {
             self.forced[v.0 as usize] = true;
         }
@@ -200,7 +219,7 @@ impl<'g> Analysis<'g> {
                         continue;
                     }
                     let d = self.g.def_inst(v);
-                    if d.kind == OpKind::Reshape {
+                    if self.is_renaming(v) {
                         self.force_base(d.operands[0]);
                     } else {
                         stack.extend(d.operands.iter().copied());
@@ -220,7 +239,7 @@ impl<'g> Analysis<'g> {
             return;
         }
         let d = self.g.def_inst(v);
-        if d.kind == OpKind::Reshape {
+        if self.is_renaming(v) {
             self.force_base(d.operands[0]);
         } else {
             self.forced[v.0 as usize] = true;
@@ -237,7 +256,7 @@ impl<'g> Analysis<'g> {
         }
         let view = self.view(v);
         let root = view.root;
-        if !self.is_stored(root) && !self.is_splat(root) {
+        if !self.is_memory(root) && !self.is_splat(root) {
             let base = self.g.def_inst(root);
             // A reshape that strides cannot express: its operand becomes dense memory.
             if base.kind == OpKind::Reshape {
@@ -255,7 +274,12 @@ impl<'g> Analysis<'g> {
 
     /// `v` as a view of a stored value (or of a splat constant).
     pub(crate) fn view(&self, v: Value) -> Strided {
-        Strided::of(self.g, v, &|v| self.is_stored(v))
+        Strided::of(self.g, v, &|v| self.is_memory(v))
+    }
+
+    /// Dense memory as it stands.
+    fn is_memory(&self, v: Value) -> bool {
+        self.is_stored(v) || self.stored_order[v.0 as usize]
     }
 
     /// Adds the stored values that `v` reads, seen along `path` with `evals` elements wanted.
@@ -332,4 +356,21 @@ fn is_row_broadcast(g: &Graph, inst: &Inst) -> bool {
     let Attrs::Dims(map) = &inst.attrs else { return false };
     let (from, to) = (g.ty(inst.operands[0]), g.ty(inst.first));
     map.iter().copied().eq(0..from.rank() as i64) && from.dims[..] == to.dims[..from.rank()]
+}
+
+/// Transposes that are the only users of a result of attention (see the `layout` pass): they are what is stored.
+fn stored_orders(g: &Graph) -> Vec<bool> {
+    let mut out = vec![false; g.n_values()];
+    let users = g.users();
+    for inst in g.insts.iter().filter(|i| crate::buffers::stores_in_any_order(i.kind)) {
+        for v in inst.results() {
+            if let [user] = users[v.0 as usize][..]
+                && g.inst(user).kind == OpKind::Transpose
+                && !g.results.contains(&v)
+            {
+                out[g.inst(user).first.0 as usize] = true;
+            }
+        }
+    }
+    out
 }

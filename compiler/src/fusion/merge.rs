@@ -5,6 +5,9 @@ use super::{Decision, FusionLimits};
 use crate::ir::{Class, Dims, Inst, InstId, OpKind, Value};
 use ahash::{AHashMap, AHashSet};
 
+/// Readers of the same value that a reader is tried with.
+const SIBLINGS: usize = 4;
+
 /// What the merged cluster would be.
 type Merged = (Shape, Dims);
 
@@ -33,9 +36,24 @@ impl Merger<'_, '_, '_> {
         // Last, clusters that read the same memory.
         self.siblings();
         self.vertical(false);
+        self.scalars();
     }
 
-    /// Merges producers into consumers until nothing changes. `trees`: only elementwise ones whose values all go there.
+    /// Merges kernels for single elements (step counters), however little they have to do with each other.
+    fn scalars(&mut self) {
+        let single = |c: &Clusters<'_, '_>, k: ClusterId| c.get(k).shape == Shape::Loop && c.get(k).dims.is_empty();
+        let all: Vec<ClusterId> = self.c.order().into_iter().filter(|&k| single(self.c, k)).collect();
+        let mut last: Option<ClusterId> = None;
+        for k in all {
+            match last {
+                Some(l) if self.attempt(l, k, "scalars") => last = Some(self.c.current(k)),
+                _ => last = Some(k),
+            }
+        }
+    }
+
+    /// Merges producers into consumers until nothing changes. `trees`: only elementwise ones whose values all go there,
+    /// into elementwise ones or reductions.
     fn vertical(&mut self, trees: bool) {
         loop {
             let mut edges: Vec<(u64, ClusterId, ClusterId)> = Vec::new();
@@ -57,9 +75,9 @@ impl Merger<'_, '_, '_> {
                 for (p, b) in bytes {
                     let tree = self.c.get(p).succ.len() == 1
                         && self.c.get(p).shape == Shape::Loop
-                        && cluster.shape == Shape::Loop
                         && self.c.is_elementwise(p)
-                        && self.c.is_elementwise(id)
+                        && (cluster.shape != Shape::Loop || self.c.is_elementwise(id))
+                        && !matches!(cluster.shape, Shape::Epilogue { .. })
                         && !self.has_results(p);
                     let contraction = matches!(self.c.get(p).shape, Shape::Epilogue { .. });
                     if self.mergeable(p) && (tree || !trees) && !(contraction && self.single(p)) {
@@ -98,6 +116,7 @@ impl Merger<'_, '_, '_> {
             if !matches!(self.c.get(self.c.current(dot)).shape, Shape::Epilogue { .. }) {
                 continue;
             }
+            self.join_readers(self.c.current(dot));
             loop {
                 let dot = self.c.current(dot);
                 let mut readers: Vec<ClusterId> = self.c.get(dot).succ.iter().copied().collect();
@@ -106,6 +125,23 @@ impl Merger<'_, '_, '_> {
                     break;
                 }
             }
+        }
+    }
+
+    /// Merges the readers of a contraction if all of them could be in its epilogue: it takes all or none.
+    fn join_readers(&mut self, dot: ClusterId) {
+        let mut readers: Vec<ClusterId> = self.c.get(dot).succ.iter().copied().collect();
+        let dims = self.c.get(dot).dims.clone();
+        let fits = |r: &ClusterId| {
+            let reader = self.c.get(*r);
+            reader.shape == Shape::Loop && reader.dims == dims && self.c.is_elementwise(*r)
+        };
+        if readers.len() < 2 || readers.len() > self.limits.epilogue_results + 1 || !readers.iter().all(fits) {
+            return;
+        }
+        readers.sort_unstable_by_key(|&r| self.c.position(r));
+        for pair in readers.windows(2) {
+            self.attempt(pair[0], pair[1], "sibling");
         }
     }
 
@@ -128,11 +164,13 @@ impl Merger<'_, '_, '_> {
                 }
             }
             readers.sort_unstable_by_key(|&r| self.c.position(r));
-            // Neighbours only: each with the next one of its kind.
+            // Each with the nearest before it that it fits.
             for i in 1..readers.len() {
-                let (x, y) = (self.c.current(readers[i - 1]), self.c.current(readers[i]));
-                if x != y && self.mergeable(x) && self.mergeable(y) {
-                    self.attempt(x, y, "sibling");
+                for j in (0..i).rev().take(SIBLINGS) {
+                    let (x, y) = (self.c.current(readers[j]), self.c.current(readers[i]));
+                    if x == y || (self.mergeable(x) && self.mergeable(y) && self.attempt(x, y, "sibling")) {
+                        break;
+                    }
                 }
             }
         }

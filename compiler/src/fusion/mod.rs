@@ -48,7 +48,7 @@ pub struct FusionLimits {
 
 impl Default for FusionLimits {
     fn default() -> Self {
-        FusionLimits { max_insts: 160, max_operands: 40, max_reduces: 10, epilogue_results: 2 }
+        FusionLimits { max_insts: 160, max_operands: 40, max_reduces: 10, epilogue_results: 4 }
     }
 }
 
@@ -220,7 +220,7 @@ impl<'e, 'a, 'g> Emitter<'e, 'a, 'g> {
 
 /// Marks the stored values behind `v` as needed in memory.
 fn need(a: &Analysis<'_>, v: Value, needed: &mut AHashSet<Value>) {
-    if a.is_stored(v) {
+    if a.is_stored(v) || a.is_side(v) {
         needed.insert(v);
         return;
     }
