@@ -100,7 +100,11 @@ impl Record {
             "tensor" => {
                 // [storage, dtype, wrapped, offset, sizes, strides]
                 let sizes = ints(&v[4]);
-                self.header(Tag::Tensor, int(&v[1]) | (sizes.len() as u64) << 8 | int(&v[2]) << 16, int(&v[0]) as usize);
+                self.header(
+                    Tag::Tensor,
+                    int(&v[1]) | (sizes.len() as u64) << 8 | int(&v[2]) << 16,
+                    int(&v[0]) as usize,
+                );
                 self.words.push(int(&v[3]));
                 self.words.extend(sizes);
                 self.words.extend(ints(&v[5]));
