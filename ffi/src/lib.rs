@@ -8,6 +8,8 @@
 #![allow(unreachable_pub, reason = "C entries are exported symbols")]
 
 mod abi;
+mod machine;
+mod control;
 mod core;
 mod eager;
 mod error;
@@ -16,4 +18,3 @@ mod frames;
 mod gil;
 mod py;
 mod random;
-mod standin;
