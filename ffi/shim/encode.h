@@ -17,7 +17,7 @@ class Encoder {
   void op(const OpInfo& op, const IValue* args) {
     words.push_back(op.hash);
     const uint64_t writes = C10_UNLIKELY(op.dynamic_writes != nullptr) ? op.dynamic_writes(args) : op.writes;
-    for (uint32_t i = 0; i < op.nargs; ++i) argument(args[i], writes >> i & 1, op.is_data[i]);
+    for (uint32_t i = 0; i < op.nargs; ++i) argument(args[i], writes >> i & 1, op.encoding[i]);
   }
 
   void seed(const Seed& s) {
@@ -32,7 +32,11 @@ class Encoder {
 
  private:
   void tensor(const c10::TensorImpl* t, bool written);
-  void argument(const IValue& v, bool written, bool is_data);
+  void number(Tag tag, uint64_t bits) {
+    words.push_back(header(tag));
+    data.push_back(bits);
+  }
+  void argument(const IValue& v, bool written, uint32_t encoding);
   void list(const IValue& v, bool written);
   void string(const std::string& s);
   size_t index_of_many(RsxStorage* storage);  // large lists: a table instead of a scan
@@ -88,22 +92,22 @@ inline uint64_t bits_of(double d) {
   return u;
 }
 
-inline void Encoder::argument(const IValue& v, bool written, bool is_data) {
+inline void Encoder::argument(const IValue& v, bool written, uint32_t encoding) {
   if (v.isTensor()) return tensor(v.unsafeToTensorImpl(), written);
   if (v.isNone()) return words.push_back(header(kNone));
   if (v.isInt()) {
-    words.push_back(header(is_data ? kDataInt : kInt));
-    (is_data ? static_cast<c10::SmallVectorImpl<uint64_t>&>(data) : words).push_back(static_cast<uint64_t>(v.toInt()));
-    return;
+    if (encoding == RSX_ENCODE_DATA) return number(kDataInt, static_cast<uint64_t>(v.toInt()));
+    words.push_back(header(kInt));
+    return words.push_back(static_cast<uint64_t>(v.toInt()));
   }
   if (v.isDouble()) {
-    words.push_back(header(is_data ? kDataDouble : kDouble));
-    (is_data ? static_cast<c10::SmallVectorImpl<uint64_t>&>(data) : words).push_back(bits_of(v.toDouble()));
-    return;
+    if (encoding != RSX_ENCODE_STRUCTURE) return number(kDataDouble, bits_of(v.toDouble()));
+    words.push_back(header(kDouble));
+    return words.push_back(bits_of(v.toDouble()));
   }
   if (v.isBool()) {
-    if (is_data) data.push_back(v.toBool());
-    return words.push_back(is_data ? header(kDataBool) : header(kBool, v.toBool()));
+    if (encoding != RSX_ENCODE_STRUCTURE) return number(kDataBool, v.toBool());
+    return words.push_back(header(kBool, v.toBool()));
   }
   list(v, written);
 }
