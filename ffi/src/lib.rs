@@ -16,5 +16,6 @@ mod error;
 mod fork;
 mod frames;
 mod gil;
+mod log;
 mod py;
 mod random;

@@ -45,6 +45,7 @@ fn checked(py: Python<'_>, status: i32) -> PyResult<()> {
 /// Registers the device with PyTorch. `skip`: directories whose frames are not the user's.
 #[pyfunction]
 fn init(skip: Vec<String>) -> PyResult<()> {
+    crate::log::init();
     skip.into_iter().for_each(frames::skip);
     // SAFETY: called once, by the package's import, under the GIL.
     let text = unsafe { rsx_cpp_init() };
@@ -165,7 +166,7 @@ fn shutdown() {
 
 /// Nanoseconds per call of a micro benchmark (`ffi/shim/bench.cpp`).
 #[pyfunction]
-fn bench(what: &str, n: i64) -> PyResult<f64> {
+fn microbench(what: &str, n: i64) -> PyResult<f64> {
     let name = std::ffi::CString::new(what)?;
     // SAFETY: a C string that outlives the call.
     let ns = unsafe { rsx_cpp_bench(name.as_ptr(), n) };
@@ -173,13 +174,12 @@ fn bench(what: &str, n: i64) -> PyResult<f64> {
 }
 
 /// Context manager: copies to the host by this thread inside the block have this cause.
-#[pyclass]
+#[pyclass(unsendable)]
 struct HostCause {
     cause: CutCause,
     before: Cell<Option<CutCause>>,
 }
 
-// SAFETY-free: `Cell` is only touched under the GIL.
 #[pymethods]
 impl HostCause {
     fn __enter__(&self) {
@@ -208,7 +208,7 @@ fn _C(m: &Bound<'_, PyModule>) -> PyResult<()> {
     }
     functions! {
         init mark_step synchronize cut_before_next is_bad_fork metrics reset_metrics report set_tier memory
-        reset_peak_memory empty_cache inject shutdown bench host_cause
+        reset_peak_memory empty_cache inject shutdown microbench host_cause
     }
     Ok(())
 }
