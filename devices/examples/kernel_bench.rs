@@ -1,306 +1,272 @@
-//! Benchmarks of attention, convolution, sorting, scatter, copies, the pools.
+//! Speed of generated kernels against the memory bandwidth measured in the same run.
 //!
-//! `cargo run --release -p rsx-devices --example kernel_bench [threads [name]]`
-
-use rsx_devices::cpu::lib::attention::{Attention, Gradients, Heads, LogSumExp, backward, forward};
-use rsx_devices::cpu::lib::conv::{Conv, ConvArray, ConvDim, conv};
-use rsx_devices::cpu::lib::scatter::ScatterKind;
-use rsx_devices::cpu::lib::{Elem, View, copy, gather, scan, scatter, sort};
-use rsx_devices::cpu::pool;
+//! `cargo run --release -p rsx-devices --example kernel_bench [name part]`; `RSX_NUM_THREADS` sets the threads.
+use rsx_compiler::ir::*;
+use rsx_compiler::program::KernelSpec;
+use rsx_devices::cpu::extern_math::Fault;
+use rsx_devices::cpu::kernel::Kernel;
+use rsx_devices::cpu::{pool, target::Target};
 use rsx_devices::memory::{Block, MemoryPool};
+use std::sync::Arc;
 use std::time::Instant;
 
-/// Seconds: processor time of this thread with one thread, else wall time.
-fn now() -> f64 {
-    if pool::num_threads() > 1 {
-        static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-        return START.get_or_init(Instant::now).elapsed().as_secs_f64();
-    }
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `t` is a valid place for the result.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut t) };
-    t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
+struct Case {
+    name: String,
+    spec: KernelSpec,
+    /// Result r is written into parameter p.
+    alias: Vec<(usize, usize)>,
+    /// Bytes that must be read and written.
+    bytes: u64,
 }
 
-/// Least seconds of up to `n` runs within about a second.
-fn best(n: usize, mut f: impl FnMut()) -> f64 {
-    let (mut least, mut sum) = (f64::INFINITY, 0.0);
-    for _ in 0..n {
-        let t = now();
-        f();
-        let s = now() - t;
-        least = least.min(s);
-        sum += s;
-        if sum > 1.0 {
-            break;
+fn case(name: &str, kind: FusionKind, bytes: u64, build: impl FnOnce(&mut Builder) -> Vec<Value>) -> Case {
+    let mut b = Builder::new(name);
+    let results = build(&mut b);
+    let body = Arc::new(b.finish(results).expect("the body is well typed"));
+    Case { name: name.to_owned(), spec: KernelSpec { name: name.into(), kind, body }, alias: Vec::new(), bytes }
+}
+
+fn param(b: &mut Builder, dims: &[i64]) -> Value {
+    b.parameter(TensorType::new(DType::F32, dims), ParamKind::Tensor)
+}
+
+fn copy(n: i64) -> Case {
+    case(&format!("copy {n}"), FusionKind::Loop, 8 * n as u64, |b| {
+        let x = param(b, &[n]);
+        vec![b.unary(OpKind::Negate, x)]
+    })
+}
+
+/// tanh-gelu of x + bias, as PyTorch decomposes it.
+fn bias_gelu(rows: i64, c: i64) -> Case {
+    case(&format!("bias+gelu {rows}x{c}"), FusionKind::Loop, 8 * (rows * c) as u64, |b| {
+        let (x, bias) = (param(b, &[rows, c]), param(b, &[c]));
+        let bias = b.broadcast_to(bias, [rows, c]);
+        let x = b.add(x, bias);
+        vec![gelu(b, x)]
+    })
+}
+
+fn gelu(b: &mut Builder, x: Value) -> Value {
+    let k = |b: &mut Builder, v: f64| b.full_like(x, v);
+    let x2 = b.mul(x, x);
+    let x3 = b.mul(x2, x);
+    let (a, s, one, half) = (k(b, 0.044715), k(b, 0.7978845608), k(b, 1.0), k(b, 0.5));
+    let t = b.mul(x3, a);
+    let t = b.add(x, t);
+    let t = b.mul(t, s);
+    let t = b.unary(OpKind::Tanh, t);
+    let t = b.add(t, one);
+    let h = b.mul(x, half);
+    b.mul(h, t)
+}
+
+fn layer_norm(rows: i64, c: i64) -> Case {
+    case(&format!("layer norm {rows}x{c}"), FusionKind::Row, 8 * (rows * c) as u64, |b| {
+        let (x, w, bias) = (param(b, &[rows, c]), param(b, &[c]), param(b, &[c]));
+        let spread = |b: &mut Builder, v: Value| b.broadcast_in_dim(v, [rows, c], [0]);
+        let mean = |b: &mut Builder, v: Value| {
+            let s = b.reduce(ReduceKind::Sum, v, &[1]);
+            let n = b.full_like(s, 1.0 / c as f64);
+            b.mul(s, n)
+        };
+        let m = mean(b, x);
+        let m = spread(b, m);
+        let d = b.sub(x, m);
+        let sq = b.mul(d, d);
+        let v = mean(b, sq);
+        let eps = b.full_like(v, 1e-5);
+        let v = b.add(v, eps);
+        let r = b.unary(OpKind::Rsqrt, v);
+        let r = spread(b, r);
+        let y = b.mul(d, r);
+        let (w, bias) = (b.broadcast_to(w, [rows, c]), b.broadcast_to(bias, [rows, c]));
+        let y = b.mul(y, w);
+        vec![b.add(y, bias)]
+    })
+}
+
+fn softmax(rows: i64, c: i64) -> Case {
+    case(&format!("softmax {rows}x{c}"), FusionKind::Row, 8 * (rows * c) as u64, |b| {
+        let x = param(b, &[rows, c]);
+        let m = b.reduce(ReduceKind::Max, x, &[1]);
+        let m = b.broadcast_in_dim(m, [rows, c], [0]);
+        let d = b.sub(x, m);
+        let e = b.unary(OpKind::Exp, d);
+        let s = b.reduce(ReduceKind::Sum, e, &[1]);
+        let s = b.broadcast_in_dim(s, [rows, c], [0]);
+        vec![b.div(e, s)]
+    })
+}
+
+fn adamw(n: i64) -> Case {
+    let mut case = case(&format!("AdamW {n}"), FusionKind::Loop, 28 * n as u64, |b| {
+        let (p, g, m, v) = (param(b, &[n]), param(b, &[n]), param(b, &[n]), param(b, &[n]));
+        let mut scalar = |b: &mut Builder| {
+            let s = b.parameter(TensorType::scalar(DType::F64), ParamKind::Scalar);
+            let s = b.convert(s, DType::F32);
+            b.broadcast_to(s, [n])
+        };
+        let (decay, one_b1, b2, one_b2, step, c2, eps) =
+            (scalar(b), scalar(b), scalar(b), scalar(b), scalar(b), scalar(b), scalar(b));
+        let p = b.mul(p, decay);
+        let d = b.sub(g, m);
+        let d = b.mul(d, one_b1);
+        let m = b.add(m, d);
+        let g2 = b.mul(g, g);
+        let g2 = b.mul(g2, one_b2);
+        let v = b.mul(v, b2);
+        let v = b.add(v, g2);
+        let r = b.unary(OpKind::Sqrt, v);
+        let r = b.div(r, c2);
+        let r = b.add(r, eps);
+        let q = b.div(m, r);
+        let q = b.mul(q, step);
+        let p = b.sub(p, q);
+        vec![p, m, v]
+    });
+    case.alias = vec![(0, 0), (1, 2), (2, 3)];
+    case
+}
+
+fn add_transposed(n: i64) -> Case {
+    case(&format!("a + b' {n}x{n}"), FusionKind::Loop, 12 * (n * n) as u64, |b| {
+        let (x, y) = (param(b, &[n, n]), param(b, &[n, n]));
+        let y = b.transpose(y, [1, 0]);
+        vec![b.add(x, y)]
+    })
+}
+
+fn column_sum(rows: i64, c: i64) -> Case {
+    case(&format!("column sum {rows}x{c}"), FusionKind::Column, 4 * (rows * c) as u64, |b| {
+        let x = param(b, &[rows, c]);
+        vec![b.reduce(ReduceKind::Sum, x, &[0])]
+    })
+}
+
+fn channel_sum(n: i64, c: i64, hw: i64) -> Case {
+    case(&format!("channel sum {n}x{c}x{hw}"), FusionKind::Column, 4 * (n * c * hw) as u64, |b| {
+        let x = param(b, &[n, c, hw]);
+        vec![b.reduce(ReduceKind::Sum, x, &[0, 2])]
+    })
+}
+
+fn dropout(n: i64) -> Case {
+    case(&format!("dropout {n}"), FusionKind::Loop, 8 * n as u64, |b| {
+        let x = param(b, &[n]);
+        let mut int = || b.parameter(TensorType::scalar(DType::I64), ParamKind::Scalar);
+        let (seed, offset) = (int(), int());
+        let bits = b.rng_bits(seed, offset, &[n], 0);
+        let limit = b.full_like(bits, 429_496_729.0);
+        let keep = b.compare(CmpDir::Ge, bits, limit);
+        let (zero, scale) = (b.full_like(x, 0.0), b.full_like(x, 1.0 / 0.9));
+        let y = b.mul(x, scale);
+        vec![b.select(keep, y, zero)]
+    })
+}
+
+fn bf16_gelu(n: i64) -> Case {
+    case(&format!("bf16 gelu {n}"), FusionKind::Loop, 4 * n as u64, |b| {
+        let x = b.parameter(TensorType::new(DType::BF16, [n]), ParamKind::Tensor);
+        let x = b.convert(x, DType::F32);
+        let y = gelu(b, x);
+        vec![b.convert(y, DType::BF16)]
+    })
+}
+
+/// Fastest of several runs, seconds, and the compile's milliseconds.
+fn measure(c: &Case, memory: &MemoryPool) -> (f64, f64) {
+    let begin = Instant::now();
+    let kernel = Kernel::compile(&c.spec, Target::host()).expect("the kernel compiles");
+    let compile = begin.elapsed().as_secs_f64() * 1e3;
+    let body = &c.spec.body;
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut scalars = Vec::new();
+    for p in &body.params {
+        match p.kind {
+            ParamKind::Tensor => {
+                let b = memory.alloc_zeroed(p.ty.bytes() as usize).expect("memory");
+                let n = p.ty.numel() as usize;
+                if p.ty.dtype == DType::F32 {
+                    for i in 0..n {
+                        // SAFETY: the block holds n floats.
+                        unsafe { b.as_ptr().cast::<f32>().add(i).write(((i * 7919) % 1000) as f32 / 250.0 - 1.5) };
+                    }
+                }
+                blocks.push(b);
+            }
+            ParamKind::Scalar if p.ty.dtype == DType::F64 => scalars.push(0.9f64.to_bits()),
+            ParamKind::Scalar => scalars.push(7),
         }
     }
-    least
-}
-
-fn filled(elem: Elem, n: usize) -> Block {
-    let b = MemoryPool::cpu().alloc(n * elem.size()).unwrap();
-    let mut x = 1u32;
-    for i in 0..n {
-        x = x.wrapping_mul(1664525).wrapping_add(1013904223);
-        // SAFETY: within the block.
-        unsafe { elem.store_f64(b.as_ptr().add(i * elem.size()), (x >> 8) as f64 / (1 << 23) as f64 - 1.0) };
-    }
-    b
-}
-
-fn attention(elem: Elem, b: usize, h: usize, t: usize, d: usize, causal: bool) {
-    let n = b * h * t * d;
-    let blocks: Vec<Block> = (0..8).map(|_| filled(elem, n)).collect();
-    let st = [(h * t * d) as isize, (t * d) as isize, d as isize, 1];
-    let hd = |i: usize| Heads { ptr: blocks[i].as_ptr(), elem, strides: st };
-    let mut lse = vec![0f32; b * h * t];
-    let a = Attention {
-        batch: b,
-        heads: h,
-        kv_heads: h,
-        q_len: t,
-        kv_len: t,
-        dim: d,
-        v_dim: d,
-        q: hd(0),
-        k: hd(1),
-        v: hd(2),
-        bias: None,
-        causal,
-        scale: 0.125,
-    };
-    let flops = 2.0 * (b * h * t * t * d) as f64 * if causal { 0.5 } else { 1.0 };
-    // SAFETY: the blocks cover the arrays.
-    let f = best(20, || unsafe { forward(&a, &hd(3), Some(LogSumExp(lse.as_mut_ptr()))).unwrap() });
-    let g = Gradients { dq: hd(5), dk: hd(6), dv: hd(7) };
-    // SAFETY: as above.
-    let w = best(20, || unsafe { backward(&a, &hd(3), &hd(4), LogSumExp(lse.as_mut_ptr()), &g).unwrap() });
-    println!(
-        "attention {elem:?} b{b} h{h} t{t} d{d} causal {causal}: forward {:.2} ms {:.0} GFLOP/s, backward {:.2} ms {:.0} GFLOP/s",
-        f * 1e3,
-        2.0 * flops / f / 1e9,
-        w * 1e3,
-        5.0 * flops / w / 1e9
-    );
-}
-
-/// Strides of [major, minor, y, x], channels last or first.
-fn image(c: usize, h: usize, w: usize, last: bool) -> [isize; 4] {
-    let (c, h, w) = (c as isize, h as isize, w as isize);
-    if last { [c * h * w, 1, w * c, c] } else { [c * h * w, h * w, w, 1] }
-}
-
-/// Forward, input gradient and weight gradient of a square convolution.
-fn convolution(n: usize, ci: usize, co: usize, hw: usize, k: usize, s: usize, groups: usize, last: bool) {
-    let pad = (k / 2) as isize;
-    let mut d = ConvDim { stride: s, pad_lo: pad, pad_hi: pad, ..ConvDim::plain(hw, k) };
-    d.output = d.outputs();
-    let o = d.output;
-    let (x, w, y) = (
-        filled(Elem::F32, n * ci * hw * hw),
-        filled(Elem::F32, co * ci / groups * k * k),
-        filled(Elem::F32, n * co * o * o),
-    );
-    let (xs, ws, ys) = (image(ci, hw, hw, last), image(ci / groups, k, k, last), image(co, o, o, last));
-    fn arr<'a>(b: &Block, major: isize, minor: isize, st: &'a [isize; 4]) -> ConvArray<'a> {
-        ConvArray { ptr: b.as_ptr(), elem: Elem::F32, major, minor, spatial: &st[2..] }
-    }
-    let flops = 2.0 * (n * co * o * o * (ci / groups) * k * k) as f64;
-    let name = format!("conv n{n} {ci}->{co} {hw}x{hw} k{k} s{s} g{groups} {}", if last { "nhwc" } else { "nchw" });
-    let run = |what: &str, c: &Conv| {
-        // SAFETY: the blocks cover the arrays.
-        let t = best(10, || unsafe { conv(c, None).unwrap() });
-        println!("{name} {what}: {:.2} ms {:.1} GFLOP/s", t * 1e3, flops / t / 1e9);
-    };
-    let dims = [d, d];
-    run(
-        "forward",
-        &Conv {
-            batch: n,
-            in_features: ci,
-            out_features: co,
-            feature_groups: groups,
-            batch_groups: 1,
-            dims: &dims,
-            input: arr(&x, xs[0], xs[1], &xs),
-            weight: arr(&w, ws[0], ws[1], &ws),
-            output: arr(&y, ys[0], ys[1], &ys),
-        },
-    );
-    if groups != 1 {
-        return;
-    }
-    // dx: dy dilated by the stride, window reversed, features swapped.
-    let lo = k as isize - 1 - pad;
-    let extra = hw as isize - ((o as isize - 1) * s as isize + 1 + 2 * lo - k as isize + 1);
-    let g = ConvDim {
-        input: o,
-        window: k,
-        output: hw,
-        stride: 1,
-        pad_lo: lo,
-        pad_hi: lo + extra,
-        lhs_dilation: s,
-        rhs_dilation: 1,
-        reverse: true,
-    };
-    run(
-        "input gradient",
-        &Conv {
-            batch: n,
-            in_features: co,
-            out_features: ci,
-            feature_groups: 1,
-            batch_groups: 1,
-            dims: &[g, g],
-            input: arr(&y, ys[0], ys[1], &ys),
-            weight: arr(&w, ws[1], ws[0], &ws),
-            output: arr(&x, xs[0], xs[1], &xs),
-        },
-    );
-    // dw: the images are the features, dy is the window.
-    let over = (o as isize - 1) * s as isize + k as isize - hw as isize - pad;
-    let g = ConvDim {
-        input: hw,
-        window: o,
-        output: k,
-        stride: 1,
-        pad_lo: pad,
-        pad_hi: over,
-        lhs_dilation: 1,
-        rhs_dilation: s,
-        reverse: false,
-    };
-    run(
-        "weight gradient",
-        &Conv {
-            batch: ci,
-            in_features: n,
-            out_features: co,
-            feature_groups: 1,
-            batch_groups: 1,
-            dims: &[g, g],
-            input: arr(&x, xs[1], xs[0], &xs),
-            weight: arr(&y, ys[1], ys[0], &ys),
-            output: arr(&w, ws[1], ws[0], &ws),
-        },
-    );
-}
-
-fn small_kernels() {
-    let (r, c) = (1024usize, 4096usize);
-    let (x, y, i) = (filled(Elem::F32, r * c), filled(Elem::F32, r * c), filled(Elem::I64, r * c));
-    let (dims, dense, across) = ([r, c], [c as isize, 1], [1isize, r as isize]);
-    fn v<'a>(b: &Block, e: Elem, dims: &'a [usize], st: &'a [isize]) -> View<'a> {
-        View::new(b.as_ptr(), e, dims, st)
-    }
-    let n = (r * c) as f64;
-    // SAFETY: the blocks cover the views, in each case below.
-    let t =
-        best(20, || unsafe { copy::copy(&v(&y, Elem::F32, &dims, &dense), &v(&x, Elem::F32, &dims, &dense)).unwrap() });
-    println!("copy 1024x4096 f32: {:.2} ms {:.1} GB/s", t * 1e3, 8.0 * n / t / 1e9);
-    // SAFETY: as above.
-    let t = best(20, || unsafe {
-        copy::copy(&v(&y, Elem::F32, &dims, &dense), &v(&x, Elem::F32, &dims, &across)).unwrap()
-    });
-    println!("transpose 1024x4096 f32: {:.2} ms {:.1} GB/s", t * 1e3, 8.0 * n / t / 1e9);
-    // SAFETY: as above.
-    let t = best(5, || unsafe {
-        sort::sort(
-            &v(&y, Elem::F32, &dims, &dense),
-            Some(&v(&i, Elem::I64, &dims, &dense)),
-            &v(&x, Elem::F32, &dims, &dense),
-            1,
-            false,
-        )
-        .unwrap()
-    });
-    println!("sort 1024 x 4096 f32: {:.2} ms {:.1} ns/element", t * 1e3, t / n * 1e9);
-    let (kd, ks) = ([r, 50], [50isize, 1]);
-    // SAFETY: as above.
-    let t = best(5, || unsafe {
-        sort::topk(
-            &v(&y, Elem::F32, &kd, &ks),
-            Some(&v(&i, Elem::I64, &kd, &ks)),
-            &v(&x, Elem::F32, &dims, &dense),
-            1,
-            50,
-            true,
-        )
-        .unwrap()
-    });
-    println!("topk 50 of 1024 x 4096 f32: {:.2} ms {:.1} ns/element", t * 1e3, t / n * 1e9);
-    for dim in 0..2 {
-        // SAFETY: as above.
-        let t = best(5, || unsafe {
-            scan::scan(scan::Scan::Sum, &v(&y, Elem::F32, &dims, &dense), None, &v(&x, Elem::F32, &dims, &dense), dim)
-                .unwrap()
-        });
-        println!("cumsum dim {dim} 1024x4096 f32: {:.2} ms", t * 1e3);
-    }
-    let (rows, width) = (50_000usize, 768usize);
-    let (table, up) = (filled(Elem::F32, rows * width), filled(Elem::F32, 4096 * width));
-    let idx: Vec<i64> = (0..4096i64).map(|i| i * 7919 % rows as i64).collect();
-    let iv = [View::new(idx.as_ptr().cast_mut().cast(), Elem::I64, &[4096], &[1])];
-    let (td, ud, st) = ([rows, width], [4096, width], [width as isize, 1]);
-    // SAFETY: as above.
-    let t = best(20, || unsafe {
-        _ = gather::gather(&v(&up, Elem::F32, &ud, &st), &v(&table, Elem::F32, &td, &st), &[0], &iv, false).unwrap()
-    });
-    println!("embedding 4096 of 50000 x 768: {:.3} ms {:.1} GB/s", t * 1e3, 8.0 * 4096.0 * 768.0 / t / 1e9);
-    // SAFETY: as above.
-    let t = best(20, || unsafe {
-        _ = scatter::scatter(
-            &v(&table, Elem::F32, &td, &st),
-            &[0],
-            &iv,
-            &v(&up, Elem::F32, &ud, &st),
-            ScatterKind::Add,
-            false,
-        )
-        .unwrap()
-    });
-    println!("embedding backward: {:.3} ms {:.1} GB/s", t * 1e3, 12.0 * 4096.0 * 768.0 / t / 1e9);
-    let t = best(20, || {
-        for _ in 0..1000 {
-            std::hint::black_box(MemoryPool::cpu().alloc(5000).unwrap());
+    let n_inputs = blocks.len();
+    let mut args: Vec<*mut u8> = blocks.iter().map(Block::as_ptr).collect();
+    for (r, ty) in body.result_types().iter().enumerate() {
+        match c.alias.iter().find(|a| a.0 == r) {
+            Some(&(_, p)) => args.push(args[p]),
+            None => {
+                blocks.push(memory.alloc_zeroed(ty.bytes() as usize).expect("memory"));
+                args.push(blocks[blocks.len() - 1].as_ptr());
+            }
         }
-    });
-    println!("pool alloc + free: {:.1} ns", t * 1e6);
-    let t = best(200, || {
-        for _ in 0..100 {
-            pool::parallel_for(2, 1_000_000, &|i| {
-                std::hint::black_box(i);
-            });
-        }
-    });
-    println!("fork-join of 2 empty chunks: {:.3} us", t * 1e4);
+    }
+    let fault = Fault::default();
+    let (mut best, begin) = (f64::INFINITY, Instant::now());
+    let mut runs = 0;
+    while runs < 3 || (begin.elapsed().as_secs_f64() < 0.7 && runs < 20_000) {
+        let t = Instant::now();
+        // SAFETY: the blocks are as large as the types say.
+        unsafe { kernel.launch(&args, n_inputs, &scalars, memory, &fault) }.expect("the kernel runs");
+        best = best.min(t.elapsed().as_secs_f64());
+        runs += 1;
+    }
+    (best, compile)
 }
 
 fn main() {
-    let threads = std::env::args().nth(1).and_then(|s| s.parse().ok()).unwrap_or(1);
-    let only = std::env::args().nth(2).unwrap_or_default();
-    pool::set_num_threads(threads);
-    println!("{:?}, {threads} thread(s)", rsx_devices::cpu::lib::isa::current());
-    if "attention".contains(&only) {
-        attention(Elem::F32, 4, 12, 512, 64, false);
-        attention(Elem::F32, 4, 12, 512, 64, true);
-        attention(Elem::BF16, 4, 12, 512, 64, true);
-        attention(Elem::F32, 1, 1, 2048, 128, true);
-    }
-    if "conv".contains(&only) {
-        for last in [false, true] {
-            convolution(8, 3, 64, 224, 7, 2, 1, last);
-            convolution(8, 64, 64, 56, 3, 1, 1, last);
-            convolution(8, 64, 256, 56, 1, 1, 1, last);
-            convolution(8, 128, 128, 56, 3, 2, 1, last);
-            convolution(8, 256, 256, 14, 3, 1, 1, last);
-            convolution(8, 512, 512, 7, 3, 1, 1, last);
-            convolution(8, 96, 96, 56, 3, 1, 96, last);
+    let filter = std::env::args().nth(1).unwrap_or_default();
+    let memory = MemoryPool::new(None);
+    let cases = [
+        copy(1 << 14),
+        copy(1 << 25),
+        bias_gelu(32, 4096),
+        bias_gelu(8192, 4096),
+        layer_norm(32, 4096),
+        layer_norm(8192, 4096),
+        layer_norm(32768, 256),
+        softmax(32, 4096),
+        softmax(8192, 4096),
+        softmax(65536, 128),
+        adamw(1 << 20),
+        adamw(1 << 24),
+        add_transposed(1024),
+        add_transposed(4096),
+        column_sum(8192, 4096),
+        column_sum(65536, 64),
+        channel_sum(32, 64, 3136),
+        dropout(1 << 20),
+        bf16_gelu(1 << 20),
+    ];
+    println!("{} level {}, {} threads", "kernel_bench", Target::host().level.name(), pool::num_threads());
+    let mut bandwidth = f64::NAN;
+    for c in &cases {
+        let is_copy = c.name.starts_with("copy");
+        if !is_copy && !c.name.contains(&filter) {
+            continue;
         }
-    }
-    if "small".contains(&only) {
-        small_kernels();
+        let (seconds, compile) = measure(c, &memory);
+        let rate = c.bytes as f64 / seconds / 1e9;
+        if is_copy {
+            // The last copy is the large one.
+            bandwidth = rate;
+        }
+        println!(
+            "{:24} {:10.1} us {:7.1} GB/s {:5.2} of copy   compile {:6.1} ms",
+            c.name,
+            seconds * 1e6,
+            rate,
+            rate / bandwidth,
+            compile
+        );
     }
 }

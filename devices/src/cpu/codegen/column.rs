@@ -7,7 +7,7 @@
 use super::emit::{Emit, ReducedValue, Reg, Ty, Var};
 use super::walk::Trips;
 use super::{accumulator, ceil_div, flat};
-use rsx_compiler::kernel::Kernel;
+use rsx_compiler::kernel::{ExprOp, Kernel, Store};
 
 /// Points of one part are not fewer than this.
 const PART: i64 = 1 << 14;
@@ -32,10 +32,27 @@ pub(super) struct Plan {
     trips: i64,
 }
 
+/// True if a store's value needs no finished reduction.
+fn is_prologue(k: &Kernel, s: &Store) -> bool {
+    let mut free = true;
+    k.exprs.walk(&k.ix, &[s.value], &mut |id| free &= !matches!(k.exprs.get(id).op, ExprOp::Reduced(_)));
+    free
+}
+
+/// Fails for what two steps cannot compute.
+pub(super) fn check(k: &Kernel) -> Result<(), &'static str> {
+    if k.reductions.iter().any(|r| r.level > 0) {
+        return Err("a column kernel with reductions of reductions");
+    }
+    if k.stores.iter().any(|s| s.full && !is_prologue(k, s)) {
+        return Err("a column kernel whose reductions are used in the whole space");
+    }
+    Ok(())
+}
+
 /// True for a row kernel that is better computed as a column kernel: a few long rows with nothing but their sums.
 pub(super) fn fits(k: &Kernel) -> bool {
-    k.stores.iter().all(|s| !s.full)
-        && k.reductions.iter().all(|r| r.level == 0)
+    check(k).is_ok()
         && k.kept() < UNITS
         && k.reduced() >= 2 * PART
 }
@@ -113,13 +130,14 @@ pub(super) fn partial(e: &mut Emit, plan: &Plan) {
         })
         .collect();
     let which: Vec<usize> = (0..k.reductions.len()).collect();
+    // Every point is met once: results of the whole space are written as they are computed.
+    let full: Vec<Store> = k.stores.iter().filter(|s| s.full).cloned().collect();
     if plan.kept_lanes {
-        in_memory(e, plan, &tile, &range, &pointers);
+        in_memory(e, plan, &tile, &range, &pointers, &full);
     } else {
         let carried = e.accumulators(&which, plan.unroll);
-        let sums = e.nest(&plan.reduced, &range, plan.unroll, &carried, &mut |e, lanes, sums| {
-            e.accumulate(&which, lanes, sums)
-        });
+        let sums =
+            e.nest(&plan.reduced, &range, plan.unroll, &carried, &mut |e, lanes, sums| e.accumulate(&which, &full, lanes, sums));
         for &r in &which {
             let copies: Vec<String> = (0..plan.unroll).map(|u| sums[u * which.len() + r].clone()).collect();
             let x = e.total(r, &copies);
@@ -137,7 +155,7 @@ pub(super) fn partial(e: &mut Emit, plan: &Plan) {
 }
 
 /// Accumulates a tile of kept points in memory.
-fn in_memory(e: &mut Emit, plan: &Plan, tile: &str, range: &Trips, pointers: &[String]) {
+fn in_memory(e: &mut Emit, plan: &Plan, tile: &str, range: &Trips, pointers: &[String], full: &[Store]) {
     let k = e.k;
     let Some(&lane) = plan.kept.last() else { return };
     let extent = k.loops[lane as usize].extent;
@@ -194,6 +212,7 @@ fn in_memory(e: &mut Emit, plan: &Plan, tile: &str, range: &Trips, pointers: &[S
                     let new = e.combine(k.reductions[r].kind, k.reductions[r].dtype, true, &old, &x);
                     access(e, r, Some(new));
                 }
+                e.store_all(full);
             });
         }
         Vec::new()
@@ -214,5 +233,6 @@ pub(super) fn finish(e: &mut Emit, plan: &Plan) -> (i64, i64) {
         let pointer = e.def(format!("getelementptr i8, ptr %shared, i64 {}", plan.offset(k, r)));
         e.reduced[r] = ReducedValue::Partial { pointer, parts: plan.parts, stride: k.kept() };
     }
-    flat::emit(e, &plan.kept, &k.stores)
+    let stores: Vec<Store> = k.stores.iter().filter(|s| !s.full).cloned().collect();
+    flat::emit(e, &plan.kept, &stores)
 }

@@ -273,9 +273,7 @@ pub fn generate(k: &Kernel, t: Target) -> Result<Module, &'static str> {
             (e, units, grain, scratch)
         })),
         FusionKind::Row | FusionKind::Column => {
-            if k.stores.iter().any(|s| s.full) || k.reductions.iter().any(|r| r.level > 0) {
-                return Err("a column kernel whose results are not in the kept space, or of more than one level");
-            }
+            column::check(k)?;
             let plan = column::Plan::of(k, w);
             let mut e = new();
             column::partial(&mut e, &plan);

@@ -1,5 +1,6 @@
 //! Vector loops: unrolled, with a masked tail, and nests of loops around them.
 use super::emit::{Emit, Lane, Reg, Ty, Var};
+use rsx_compiler::kernel::Store;
 
 /// The trips of a loop.
 #[derive(Clone, Debug)]
@@ -141,8 +142,14 @@ impl Emit<'_> {
         (0..unroll).flat_map(|_| which.iter().map(one)).collect()
     }
 
-    /// One trip of reductions `which` on vectors of the lanes.
-    pub(super) fn accumulate(&mut self, which: &[usize], lanes: &[Lane], sums: &[String]) -> Vec<String> {
+    /// One trip of reductions `which` on vectors of the lanes; `stores` are written on the way.
+    pub(super) fn accumulate(
+        &mut self,
+        which: &[usize],
+        stores: &[Store],
+        lanes: &[Lane],
+        sums: &[String],
+    ) -> Vec<String> {
         let mut next = Vec::new();
         for (u, lane) in lanes.iter().enumerate() {
             self.on(lane, |e| {
@@ -152,9 +159,16 @@ impl Emit<'_> {
                     let (kind, dtype) = (reduction.kind, reduction.dtype);
                     next.push(e.combine(kind, dtype, true, &sums[u * which.len() + j], &x));
                 }
+                e.store_all(stores);
             });
         }
         next
+    }
+
+    /// Computes and writes `stores` in the lanes.
+    pub(super) fn store_all(&mut self, stores: &[Store]) {
+        let raws: Vec<String> = stores.iter().map(|s| self.store_value(s, true)).collect();
+        stores.iter().zip(&raws).for_each(|(s, raw)| self.store(s, true, raw));
     }
 
     /// A reduction's operand in the lanes, the identity where a lane is inactive.
