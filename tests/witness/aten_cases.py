@@ -950,7 +950,98 @@ add("exponential_", case(T(3, 4), 1.5, only=FLOATS))
 add("randperm", case(9))
 add("multinomial", case(T(3, 6, lo=0.1, hi=1), 1, only=WIDE), case(T(6, lo=0.1, hi=1), 3, only=WIDE))
 
-RANDOM = {"uniform", "normal", "normal_functional", "bernoulli", "native_dropout", "random", "exponential", "randperm", "multinomial",
+def ref_geometric(x, p, generator=None):
+    u = unit(torch.empty(x.shape, dtype=f64))
+    return x.copy_(((1 - u).log() / math.log(1 - p)).ceil().clamp(min=1))
+
+
+def ref_cauchy(x, median=0.0, sigma=1.0, generator=None):
+    return x.copy_(median + sigma * (math.pi * (unit(x) - 0.5)).tan())
+
+
+def ref_log_normal(x, mean=1.0, std=2.0, generator=None):
+    return x.copy_((gauss(x) * std + mean).exp())
+
+
+def ref_randint(*args):
+    """Bounds, then sizes."""
+    at = next(i for i, a in enumerate(args) if isinstance(a, list))
+    bounds = [a for a in args[:at] if isinstance(a, int)]
+    return ref_random(torch.empty(args[at], dtype=i64), *bounds)
+
+
+def ref_randint_like(x, *args):
+    bounds = [int(a) for a in args if isinstance(a, (int, torch.Tensor))]
+    return ref_random(x.clone(), *bounds)
+
+
+def ref_normal_of(mean, std=1.0, generator=None):
+    shape = mean.shape if isinstance(mean, torch.Tensor) else std.shape
+    return (gauss(torch.empty(shape, dtype=f32)) * std + mean).to(f32)
+
+
+add("geometric_", case(T(3, 4), 0.3))
+add("geometric", case(T(3, 4), 0.3))
+add("cauchy_ cauchy", case(T(3, 4), 0.5, 2.0, only=WIDE))
+add("log_normal_ log_normal", case(T(3, 4), 0.5, 0.3, only=FLOATS))
+add("uniform", case(T(3, 4), -1.0, 2.0, only=FLOATS))
+ONCE = (f32,)
+add("randint", case(40, [3, 4], only=ONCE))
+add("randint.low", case(-4, 40, [3, 4], only=ONCE))
+add("randint_like", case(T(3, 4), 40))
+add("randint_like.Tensor", case(T(3, 4), V(40, dtype=i64, floats_only=False)))
+add("randint_like.low_dtype", case(T(3, 4), -4, 40))
+add("rand randn", case([3, 4], only=ONCE))
+add("rand_like randn_like", case(T(3, 4), only=FLOATS))
+add("normal.Tensor_Tensor", case(T(3, 4), T(3, 4, lo=0, hi=2), only=ONCE))
+add("normal.Tensor_float", case(T(3, 4), 1.5, only=ONCE))
+add("normal.float_Tensor", case(1.5, T(3, 4, lo=0, hi=2), only=ONCE))
+add("normal.out", case(T(3, 4), 1.0, 2.0, only=FLOATS))
+add("rrelu_with_noise_functional", case(T(3, 4), T(3, 4), 0.1, 0.3, False, only=WIDE))
+add("_masked_scale", case(T(3, 4), T(3, 4, dtype=b8), 1.5, only=FLOATS))
+
+# Overloads whose eager kernel exists on accelerators only: the same reference.
+add("mm.dtype", case(T(3, 4), T(4, 5), f32, only=(bf16, f16)))
+add("bmm.dtype", case(T(2, 3, 4), T(2, 4, 5), f32, only=(bf16, f16)))
+add("addmm.dtype", case(T(5, dtype=f32), T(3, 4), T(4, 5), f32, 0.5, 2.0, only=(bf16, f16)))
+add("baddbmm.dtype", case(T(5, dtype=f32), T(2, 3, 4), T(2, 4, 5), f32, only=(bf16, f16)))
+add("convolution_overrideable _convolution", *map(conv_case, CONVS[:8]))
+CASES["_convolution"] = [lambda d, c=c: None if (a := c(d)) is None else (*a, False, False, False, False) for c in CASES["_convolution"]]
+add("convolution_backward_overrideable",
+    *[lambda d, c=c: None if (a := c(d)) is None else (*a[:3], *a[4:]) for c in CASES["convolution_backward"]])
+add("native_norm.ScalarOpt_dim_dtype", case(T(3, 4), 2, [1], False, None))
+add("range", case(2, 9, only=ONCE))
+add("linspace.Tensor_Tensor", case(V(0.5), V(3.0), 7, only=ONCE))
+add("linspace.Tensor_Scalar", case(V(0.5), 3.0, 7, only=ONCE))
+add("linspace.Scalar_Tensor", case(0.5, V(3.0), 7, only=ONCE))
+add("_lazy_clone lift", case(T(3, 4)))
+add("_copy_from", case(T(3, 4), T(3, 4)))
+add("_fused_adagrad_.tensor_lr", lambda d: None if (a := fused_adagrad(d)) is None else (*a[:4], torch.tensor(a[4], dtype=f64), *a[5:]))
+add("bucketize.Tensor", case(T(3, 4), V([-2.0, 0.0, 1.0, 2.0])), case(T(3, 4), V([-2.0, 0.0, 1.0, 2.0]), False, True),
+    case(V([nan, 1.0, inf, -inf]), V([0.0, 1.0]), True))
+add("bucketize.Scalar", case(0.5, V([-2.0, 0.0, 1.0, 2.0])))
+SORTED = Spec(lambda d: torch.sort(torch.randn(3, 6).to(d), 1)[0])
+add("searchsorted.Tensor", case(SORTED, T(3, 4)), case(SORTED, T(3, 4), True, True), case(SORTED, T(3, 4), False, False, "right"),
+    case(V([-2.0, 0.0, 1.0, 2.0]), T(3, 4)))
+add("searchsorted.Scalar", case(V([-2.0, 0.0, 1.0, 2.0]), 0.5))
+UNFOLD = [((2, 3, 6, 7), [2, 3], [1, 1], [0, 0], [1, 1]), ((2, 3, 6, 7), [3, 2], [2, 1], [1, 2], [2, 3]), ((3, 6, 7), [2, 2], [1, 2], [1, 0], [2, 1])]
+add("im2col", *[case(T(*u[0]), *u[1:], only=FLOATS) for u in UNFOLD])
+
+
+def fold_case(shape, *args):
+    def make(d):
+        if d not in FLOATS:
+            return None
+        columns = torch.ops.aten.im2col(torch.zeros(shape), *args)
+        return resolve(T(*columns.shape), d), list(shape[-2:]), *args
+
+    return make
+
+
+add("col2im", *[fold_case(*u) for u in UNFOLD])
+
+RANDOM = {"geometric", "cauchy", "log_normal", "randint", "randint_like", "rand", "randn", "rand_like", "randn_like",
+          "uniform", "normal", "normal_functional", "bernoulli", "native_dropout", "random", "exponential", "randperm", "multinomial",
           "rrelu_with_noise"}
 # What stands in for eager where there is no CPU kernel, or where the generator is ours. By packet.
 REFERENCE = {
@@ -961,6 +1052,20 @@ REFERENCE = {
     "_fused_rms_norm_backward": rms_backward,
     "uniform": fresh(ref_uniform), "normal_functional": fresh(ref_normal), "random": fresh(ref_random),
     "exponential": fresh(ref_exponential), "bernoulli": lambda x, p=None, *_: ref_bernoulli(x.clone(), x if p is None or isinstance(p, torch.Generator) else p),
+    "geometric_": ref_geometric, "geometric": fresh(ref_geometric), "cauchy_": ref_cauchy, "cauchy": fresh(ref_cauchy),
+    "log_normal_": ref_log_normal, "log_normal": fresh(ref_log_normal), "randint": ref_randint,
+    "randint_like": ref_randint_like, "rand": lambda size, *_: unit(torch.empty(size)),
+    "randn": lambda size, *_: gauss(torch.empty(size)), "rand_like": lambda x, *_: ref_uniform(x.clone()),
+    "randn_like": lambda x, *_: ref_normal(x.clone()),
+    "normal": lambda a, b=1.0, *r: ref_normal_of(a, b),
+    "mm.dtype": lambda x, y, d: x.to(d) @ y.to(d), "bmm.dtype": lambda x, y, d: x.to(d) @ y.to(d),
+    "addmm.dtype": lambda c, x, y, d, beta=1, alpha=1: beta * c.to(d) + alpha * (x.to(d) @ y.to(d)),
+    "baddbmm.dtype": lambda c, x, y, d, beta=1, alpha=1: beta * c.to(d) + alpha * (x.to(d) @ y.to(d)),
+    "convolution_overrideable": torch.ops.aten.convolution,
+    "convolution_backward_overrideable": lambda g, x, w, *a: torch.ops.aten.convolution_backward(g, x, w, [w.shape[1] * a[5] if a[3] else w.shape[0]], *a),
+    "native_norm": lambda x, p=2, dim=None, keep=False, dtype=None: torch.linalg.vector_norm(x, p, dim, keep),
+    "_lazy_clone": lambda x: x.clone(), "lift": lambda x: x.clone(), "_copy_from": lambda x, y, *_: x.clone(),
+    "_masked_scale": lambda x, m, f: x * m.to(x.dtype) * f,
     "uniform_": ref_uniform, "normal_": ref_normal, "bernoulli_": ref_bernoulli, "native_dropout": ref_dropout,
     "random_": ref_random, "exponential_": ref_exponential, "randperm": ref_randperm, "multinomial": ref_multinomial,
 }
@@ -978,4 +1083,9 @@ LOOSER = {
     "_scaled_dot_product_fused_attention_overrideable_backward": {f64: 100},
 }
 # Results whose contents nobody may rely on.
+# Overloads that eager gets wrong, and how.
+EAGER_WRONG = {
+    "binary_cross_entropy.out": "the reduction to one element does not divide by the number of elements",
+    "_native_batch_norm_legit.no_stats_out": "strided inputs are read as dense ones",
+}
 UNSPECIFIED = {"_scaled_dot_product_fused_attention_overrideable": {2, 3, 4}}
