@@ -81,13 +81,13 @@ impl Runnable for Compiled {
 
 fn run_error(e: DeviceError) -> RunError {
     let message = e.to_string();
-    let failed = |kind, intact, node| RunError::Failed { kind, message: message.clone(), intact, node };
+    let failed = |kind, node, intact| RunError::Failed { kind, message: message.clone(), node, intact };
     match e {
         DeviceError::Launch { clean: true, .. } => RunError::Launch(message),
-        DeviceError::Launch { loc, .. } => failed(EngineErrorKind::Internal, false, Some(loc)),
-        DeviceError::Index { loc, clean, .. } => failed(EngineErrorKind::Index, clean, Some(loc)),
-        // The slab is allocated before anything runs; library kernels' work memory is asked for later.
-        DeviceError::OutOfMemory(PoolError { .. }) => failed(EngineErrorKind::OutOfMemory, false, None),
-        DeviceError::Compile { .. } | DeviceError::Arguments(_) => failed(EngineErrorKind::Internal, true, None),
+        DeviceError::Launch { loc, .. } => failed(EngineErrorKind::Internal, Some(loc), false),
+        DeviceError::Index { loc, clean, .. } => failed(EngineErrorKind::Index, Some(loc), clean),
+        DeviceError::OutOfMemory(PoolError { .. }) => failed(EngineErrorKind::OutOfMemory, None, false),
+        // Found before anything runs.
+        DeviceError::Compile { .. } | DeviceError::Arguments(_) => failed(EngineErrorKind::Internal, None, true),
     }
 }

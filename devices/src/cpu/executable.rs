@@ -25,6 +25,9 @@ pub(super) struct CpuExecutable {
     program: Arc<Program>,
     kernels: Vec<Kernel>,
     steps: Vec<Step>,
+    /// The first step that overwrites a donated parameter: a failure before it can be made good by running the ops in
+    /// another way.
+    first_overwrite: usize,
     pool: MemoryPool,
     constants: Block,
     /// Slabs not in use; more than one only if the program ran on several threads at once.
@@ -163,7 +166,9 @@ impl CpuExecutable {
             }
         }
         tracing::debug!(program = %program.name, ?stats, "compiled");
-        Ok(CpuExecutable { program, kernels, steps, pool, constants, slabs: Mutex::default(), cost, stats })
+        let first_overwrite =
+            program.thunks.iter().position(|t| overwrites(t, &program)).unwrap_or(program.thunks.len());
+        Ok(CpuExecutable { program, kernels, steps, first_overwrite, pool, constants, slabs: Mutex::default(), cost, stats })
     }
 
     fn slab(&self) -> Result<Block, DeviceError> {
@@ -220,42 +225,50 @@ impl CpuExecutable {
         self.program.locs.get(n).copied().unwrap_or(u32::MAX)
     }
 
-    /// The first thunk that overwrites a parameter: up to there a failure loses nothing.
-    fn first_overwrite(&self) -> usize {
-        let donated = |v: &View| match v.place {
-            Place::Result(r) => self.program.results[r as usize].alias.is_some(),
-            Place::Param(_) => true,
-            Place::Slab { .. } | Place::Constant { .. } | Place::Scalar(_) => false,
-        };
-        let overwrites = |thunk: &Thunk| match thunk {
-            Thunk::Kernel(c) => c.outputs.iter().any(donated),
-            Thunk::Group(calls) => calls.iter().any(|c| c.outputs.iter().any(donated)),
-            Thunk::Library { outputs, .. } => outputs.iter().any(donated),
-            Thunk::Copy { to, .. } => donated(to),
-        };
-        self.program.thunks.iter().position(overwrites).unwrap_or(usize::MAX)
+    /// Step `n` could not be started.
+    fn not_launched(&self, n: usize, message: String) -> DeviceError {
+        let clean = n <= self.first_overwrite;
+        DeviceError::Launch { kernel: self.name(n), loc: self.loc(n), message, clean }
     }
 
     fn steps(&self, b: &Bases) -> Result<(), DeviceError> {
         let fault = Fault::default();
-        let first = self.first_overwrite();
         for (n, step) in self.steps.iter().enumerate() {
             if launch_fails() {
-                let (kernel, loc) = (self.name(n), self.loc(n));
-                return Err(DeviceError::Launch { kernel, loc, message: "injected fault".into(), clean: n <= first });
+                return Err(self.not_launched(n, "injected fault".into()));
             }
+            // Of a group some calls may have run when another could not.
+            let before = n < self.first_overwrite || (n == self.first_overwrite && !matches!(step, Step::Group(_)));
             self.step(step, b, &fault).map_err(|e| match e {
                 DeviceError::Launch { kernel, message, clean, .. } => {
-                    DeviceError::Launch { kernel, loc: self.loc(n), message, clean: clean && n <= first }
+                    let clean = n < self.first_overwrite || (clean && before);
+                    DeviceError::Launch { kernel, loc: self.loc(n), message, clean }
                 }
+                // Work memory of the step: asked for before it writes anything.
+                DeviceError::OutOfMemory(e) if before => self.not_launched(n, e.to_string()),
                 other => other,
             })?;
             if let Some((index, size)) = fault.take() {
-                let (kernel, loc) = (self.name(n), self.loc(n));
-                return Err(DeviceError::Index { index, size, kernel, loc, clean: n < first });
+                let (kernel, loc, clean) = (self.name(n), self.loc(n), n < self.first_overwrite);
+                return Err(DeviceError::Index { index, size, kernel, loc, clean });
             }
         }
         Ok(())
+    }
+}
+
+/// Does the thunk write memory of a donated parameter?
+fn overwrites(thunk: &Thunk, program: &Program) -> bool {
+    let donated = |v: &View| match v.place {
+        Place::Param(_) => true,
+        Place::Result(r) => program.results[r as usize].alias.is_some(),
+        Place::Slab { .. } | Place::Constant { .. } | Place::Scalar(_) => false,
+    };
+    match thunk {
+        Thunk::Kernel(call) => call.outputs.iter().any(donated),
+        Thunk::Group(calls) => calls.iter().flat_map(|c| &c.outputs).any(donated),
+        Thunk::Library { outputs, .. } => outputs.iter().any(donated),
+        Thunk::Copy { to, .. } => donated(to),
     }
 }
 
@@ -270,7 +283,10 @@ impl Executable for CpuExecutable {
 
     fn run(&self, params: &[Buffer], scalars: &[u64], results: &[Buffer]) -> Result<(), DeviceError> {
         check_arguments(&self.program, params, scalars, results)?;
-        let slab = self.slab()?;
+        let slab = match self.slab() {
+            Err(DeviceError::OutOfMemory(e)) if !self.steps.is_empty() => return Err(self.not_launched(0, e.to_string())),
+            slab => slab?,
+        };
         let b = Bases { params, results, slab: slab.as_ptr(), constants: self.constants.as_ptr(), scalars };
         let done = self.steps(&b);
         self.slabs.lock().unwrap_or_else(|e| e.into_inner()).push(slab);
