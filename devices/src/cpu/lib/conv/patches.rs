@@ -206,12 +206,8 @@ impl Patches<'_> {
     unsafe fn by_position<U: Unit>(&self, lanes: Lanes, k0: usize, kc: usize, width: usize, out: *mut U) {
         let (taps, size) = (self.g.taps, self.elem.size() as isize);
         // Offsets depend on the tap only: compute them once and move along the features.
-        for tap in 0..taps {
-            let skip = (tap + taps - k0 % taps) % taps;
-            if skip >= kc {
-                continue;
-            }
-            let t = self.tap(tap);
+        for skip in 0..kc.min(taps) {
+            let t = self.tap((k0 + skip) % taps);
             // Address under the tap for feature 0, and whether to move along features: a lane
             // without an element stays at a zero.
             static HOLE: [u64; 1] = [0];
@@ -220,7 +216,12 @@ impl Patches<'_> {
             let mut moves = [0isize; WIDTH];
             let (mut dense, mut any) = (lanes.len() == width, false);
             for (l, lane) in lanes.iter().enumerate() {
-                if let Some(o) = self.at(lane, &t) {
+                // Lanes at one position (of several images) meet the tap at the same place.
+                if l > 0 && lane.1 == lanes[l - 1].1 {
+                    if moves[l - 1] != 0 {
+                        (src[l], moves[l]) = (src[l - 1].wrapping_offset(lane.0 - lanes[l - 1].0), -1);
+                    }
+                } else if let Some(o) = self.at(lane, &t) {
                     (src[l], moves[l], any) = (self.ptr.at::<u8>(o), -1, true);
                 }
                 dense &= moves[l] != 0 && src[l] == src[0].wrapping_offset(l as isize * size);

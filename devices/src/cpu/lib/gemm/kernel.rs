@@ -53,6 +53,18 @@ pub(crate) const KC: usize = 256;
 /// Greatest `mr · nr` of any kernel.
 pub(crate) const MAX_TILE: usize = 14 * 32;
 
+/// Asks for a cache line; any address will do.
+#[inline(always)]
+fn prefetch<T>(p: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast())
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}
+
 /// # Safety
 /// Pointers cover the tile that `Micro` describes, for MR rows and NV vectors; the processor has
 /// the lane's instruction set.
@@ -71,6 +83,12 @@ unsafe fn micro<L: Lane, const MR: usize, const NV: usize, const PACKED: bool>(
     let a_r = if PACKED { 1 } else { a_r };
     // SAFETY: the caller's promise covers every address formed below.
     unsafe {
+        // C is needed only at the end: fetch its lines while the sums run.
+        for r in 0..MR {
+            for v in 0..NV {
+                prefetch(c.wrapping_offset(r as isize * ldc).wrapping_add(v * L::N));
+            }
+        }
         let mut s = [[L::zero(); NV]; MR];
         for _ in 0..k {
             let mut bv = [L::load(b); NV];

@@ -320,35 +320,44 @@ mod x86 {
     }
 
     /// Lanes are contiguous: copies of whole vectors.
+    ///
+    /// Several panels are filled together, so that each row is read in long runs: single lines at
+    /// large strides are what memory is slowest at.
     #[inline(always)]
     unsafe fn along_lanes<S: Load8>(s: &Matrix, lanes: usize, k: usize, width: usize, dst: *mut f32) {
-        for (panel, l0) in (0..lanes).step_by(width).enumerate() {
-            let w = width.min(lanes - l0);
-            let src = s.p.wrapping_add(l0 * S::SIZE);
-            let out = dst.wrapping_add(panel * k * width);
-            // SAFETY: vector reads need whole groups of 8 existing lanes (`l0 + .. + 8 <= lanes`);
-            // stores as in `along_k`.
-            unsafe {
-                if w == width && l0 + width.next_multiple_of(8) <= lanes {
-                    for p in 0..k {
-                        let row = src.wrapping_offset(p as isize * s.k);
-                        for g in 0..width.div_ceil(8) {
-                            _mm256_storeu_ps(out.add(p * width + g * 8), S::load8(row.add(g * 8 * S::SIZE)));
+        let (wide, groups) = (width.next_multiple_of(8), width.div_ceil(8));
+        // Panels whose vector reads stay within the lanes.
+        let whole = if lanes >= wide { (lanes - wide) / width + 1 } else { 0 };
+        // A narrow panel's stores spill into the next panel's first units: fill it alone, in order.
+        let together = if wide == width { 8 } else { 1 };
+        // SAFETY: vector reads cover existing lanes; spilled stores are overwritten or slack.
+        unsafe {
+            for first in (0..whole).step_by(together) {
+                let last = (first + together).min(whole);
+                for p in 0..k {
+                    let row = s.p.wrapping_offset(p as isize * s.k);
+                    for panel in first..last {
+                        let src = row.wrapping_add(panel * width * S::SIZE);
+                        let out = dst.wrapping_add((panel * k + p) * width);
+                        for g in 0..groups {
+                            _mm256_storeu_ps(out.add(g * 8), S::load8(src.add(g * 8 * S::SIZE)));
                         }
                     }
-                } else {
-                    for p in 0..k {
-                        let row = src.wrapping_offset(p as isize * s.k);
-                        let o = out.add(p * width);
-                        let mut l = 0;
-                        while l + 8 <= w {
-                            _mm256_storeu_ps(o.add(l), S::load8(row.add(l * S::SIZE)));
-                            l += 8;
-                        }
-                        while l < width {
-                            *o.add(l) = if l < w { S::load1(row.add(l * S::SIZE)) } else { 0.0 };
-                            l += 1;
-                        }
+                }
+            }
+            for panel in whole..lanes.div_ceil(width) {
+                let w = width.min(lanes - panel * width);
+                for p in 0..k {
+                    let row = s.p.wrapping_offset(p as isize * s.k).wrapping_add(panel * width * S::SIZE);
+                    let out = dst.wrapping_add((panel * k + p) * width);
+                    let mut l = 0;
+                    while l + 8 <= w {
+                        _mm256_storeu_ps(out.add(l), S::load8(row.add(l * S::SIZE)));
+                        l += 8;
+                    }
+                    while l < width {
+                        *out.add(l) = if l < w { S::load1(row.add(l * S::SIZE)) } else { 0.0 };
+                        l += 1;
                     }
                 }
             }
