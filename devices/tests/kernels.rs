@@ -3,7 +3,9 @@ mod common;
 
 use common::{difference, targets};
 use rsx_compiler::interp::{self, Tensor};
-use rsx_compiler::ir::{Attrs, Class, FusionKind, Graph, OpKind, ParamKind};
+use rsx_compiler::ir::{
+    Attrs, Builder, Class, CmpDir, DType, FusionKind, Graph, OpKind, ParamKind, ReduceKind, TensorType, Value,
+};
 use rsx_compiler::program::KernelSpec;
 use rsx_compiler::samples::{Sample, samples};
 use rsx_devices::cpu::extern_math::Fault;
@@ -128,4 +130,144 @@ fn samples_of_reduce() {
         }
     }
     report(failures);
+}
+
+/// A graph with pseudo-random arguments in -2..2 (integers: -9..9).
+fn sample(name: &str, build: impl FnOnce(&mut Builder) -> Vec<Value>) -> Sample {
+    let mut b = Builder::new("sample");
+    let results = build(&mut b);
+    let graph = b.finish(results).unwrap();
+    let mut state = 0x9e3779b97f4a7c15u64;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 40) as f64 / (1u64 << 24) as f64 * 4.0 - 2.0
+    };
+    let args = graph
+        .params
+        .iter()
+        .map(|p| {
+            let n = p.ty.numel() as usize;
+            if p.ty.dtype.is_float() {
+                Tensor::from_f64(&p.ty, &(0..n).map(|_| next()).collect::<Vec<_>>())
+            } else {
+                Tensor::from_i64(&p.ty, &(0..n).map(|_| (next() * 4.5) as i64).collect::<Vec<_>>())
+            }
+        })
+        .collect();
+    Sample { name: name.to_owned(), graph, args }
+}
+
+fn param(b: &mut Builder, dtype: DType, dims: &[i64]) -> Value {
+    b.parameter(TensorType::new(dtype, dims), ParamKind::Tensor)
+}
+
+#[test]
+fn transposed_reads() {
+    let mut failures = Vec::new();
+    for dtype in [DType::F32, DType::BF16, DType::F64, DType::I8, DType::Bool] {
+        for (n, m) in [(16, 16), (33, 70), (130, 17), (7, 300), (256, 64)] {
+            let s = sample(&format!("a + b' {n}x{m} {dtype}"), |b| {
+                let (x, y) = (param(b, dtype, &[n, m]), param(b, dtype, &[m, n]));
+                let y = b.transpose(y, [1, 0]);
+                vec![b.add(x, y)]
+            });
+            check(FusionKind::Loop, &s, &mut failures);
+        }
+        let s = sample(&format!("permutation {dtype}"), |b| {
+            let (x, w) = (param(b, dtype, &[3, 20, 5, 40]), param(b, dtype, &[20]));
+            let x = b.transpose(x, [3, 0, 2, 1]);
+            let w = b.broadcast_to(w, [40, 3, 5, 20]);
+            vec![b.mul(x, w)]
+        });
+        check(FusionKind::Loop, &s, &mut failures);
+    }
+    report(failures);
+}
+
+/// Rows and columns of many sizes: whole vectors, tails, less than a vector, several parts.
+#[test]
+fn rows_and_columns() {
+    let mut failures = Vec::new();
+    for dtype in [DType::F32, DType::BF16, DType::F64] {
+        for (n, c) in [(3, 128), (5, 77), (2, 3), (70, 16), (1, 1), (4, 1000)] {
+            let s = sample(&format!("softmax {n}x{c} {dtype}"), |b| {
+                let x = param(b, dtype, &[n, c]);
+                let x = b.convert(x, dtype.opmath());
+                let m = b.reduce(ReduceKind::Max, x, &[1]);
+                let spread = b.broadcast_in_dim(m, [n, c], [0]);
+                let d = b.sub(x, spread);
+                let e = b.unary(OpKind::Exp, d);
+                let s = b.reduce(ReduceKind::Sum, e, &[1]);
+                let l = b.unary(OpKind::Log, s);
+                let spread = b.broadcast_in_dim(s, [n, c], [0]);
+                let p = b.div(e, spread);
+                vec![b.convert(p, dtype), m, l]
+            });
+            check(FusionKind::Row, &s, &mut failures);
+        }
+    }
+    for (dims, red) in [
+        (&[40, 5, 64][..], &[0i64][..]),
+        (&[6, 33, 10], &[0, 2]),
+        (&[50_000], &[0]),
+        (&[2, 40_000], &[1]),
+        (&[900, 70], &[0]),
+        (&[3, 900, 35], &[1]),
+        (&[7, 5, 9, 11], &[1, 3]),
+        (&[64, 8192], &[0]),
+    ] {
+        let s = sample(&format!("sums over {red:?} of {dims:?}"), |b| {
+            let (x, i) = (param(b, DType::F32, dims), param(b, DType::I32, dims));
+            let y = b.mul(x, x);
+            let wide = b.convert(i, DType::I64);
+            let zero = b.full_like(x, 0.0);
+            let p = b.compare(CmpDir::Gt, x, zero);
+            let sum = b.reduce(ReduceKind::Sum, y, red);
+            let root = b.unary(OpKind::Sqrt, sum);
+            let kinds = [(ReduceKind::Max, x), (ReduceKind::Sum, wide), (ReduceKind::Or, p), (ReduceKind::Min, i)];
+            let mut out = vec![root, y];
+            out.extend(kinds.map(|(k, v)| b.reduce(k, v, red)));
+            out
+        });
+        check(FusionKind::Column, &s, &mut failures);
+    }
+    report(failures);
+}
+
+/// Epilogues on rectangles that cover the space unevenly.
+#[test]
+fn epilogues() {
+    let (rows, columns) = (37i64, 101i64);
+    let s = sample("epilogue", |b| {
+        let (x, bias) = (param(b, DType::F32, &[rows, columns]), param(b, DType::BF16, &[columns]));
+        let other = param(b, DType::F32, &[rows, columns]);
+        let bias = b.convert(bias, DType::F32);
+        let bias = b.broadcast_to(bias, [rows, columns]);
+        let y = b.add(x, bias);
+        let t = b.unary(OpKind::Tanh, y);
+        let z = b.mul(t, other);
+        vec![b.convert(z, DType::BF16), y]
+    });
+    let want = interp::eval(&s.graph, &s.args).unwrap();
+    let pool = MemoryPool::new(None);
+    for target in targets() {
+        let spec = KernelSpec { name: s.name.clone(), kind: FusionKind::Epilogue, body: Arc::new(s.graph.clone()) };
+        let kernel = Kernel::compile(&spec, target).unwrap();
+        let mut blocks: Vec<Block> = s.args.iter().map(|a| block(&pool, &a.bytes)).collect();
+        blocks.extend(s.graph.result_types().iter().map(|t| block(&pool, &vec![0xAA; t.bytes() as usize])));
+        let args: Vec<*mut u8> = blocks.iter().map(Block::as_ptr).collect();
+        let fault = Fault::default();
+        for r in [(0, 6), (6, 7), (7, rows)] {
+            for c in [(0, 16), (16, 21), (21, columns)] {
+                let at = args[0].wrapping_add(((r.0 * columns + c.0) * 4) as usize);
+                // SAFETY: the rectangle lies in the arguments.
+                unsafe { kernel.epilogue(&args, &[], r, c, (at, columns), &fault) };
+            }
+        }
+        for (w, b) in want.iter().zip(&blocks[s.args.len()..]) {
+            // SAFETY: the block has as many bytes as its type.
+            let got = unsafe { std::slice::from_raw_parts(b.as_ptr(), w.ty.bytes() as usize) };
+            assert_eq!(difference(got, w, 1.0), None, "{target:?}");
+        }
+    }
 }

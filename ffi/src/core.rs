@@ -20,7 +20,7 @@ pub(crate) fn started() -> Option<&'static Session> {
 fn start() -> Result<Session, Failure> {
     let options = Options::from_env().map_err(Failure::user)?;
     let session = Session::new(Arc::new(DeviceBackend::cpu()), Arc::new(eager::Libtorch), options)?;
-    session.set_blocking_section(gil::released);
+    session.set_blocking_section(|wait| gil::released(wait));
     Ok(session)
 }
 

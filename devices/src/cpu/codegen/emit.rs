@@ -135,6 +135,8 @@ pub(super) struct Emit<'k> {
     pub(super) needs: Vec<(u64, bool)>,
     /// Kept between passes: expression to (scratch offset in bytes, written already).
     pub(super) stash: HashMap<ExprId, (u64, bool)>,
+    /// Loads that a tile has read already: the raw elements of the present row in the present lanes.
+    pub(super) tiled: HashMap<ExprId, String>,
     /// The accumulation buffer of an epilogue: the argument it stands for, and the pointer to column 0 of the row.
     pub(super) acc: Option<(u32, String)>,
     pub(super) non_temporal: bool,
@@ -157,6 +159,7 @@ impl<'k> Emit<'k> {
             reduced_depth: 0,
             needs: super::needs(k),
             stash: HashMap::new(),
+            tiled: HashMap::new(),
             acc: None,
             non_temporal: false,
             declares: BTreeMap::new(),
@@ -356,6 +359,7 @@ impl<'k> Emit<'k> {
         self.at = self.depth();
         if let Some(s) = self.scopes.last_mut() {
             s.values.clear();
+            s.atoms.clear();
         }
         let r = f(self);
         self.lane = None;

@@ -27,6 +27,9 @@ pub(super) fn emit(e: &mut Emit, loops: &[u32], stores: &[Store]) -> (i64, i64) 
         write(e, lane, &trips, unroll, stores);
         return (extent, chunk);
     }
+    if let Some(plan) = super::tile::plan(e, lane, stores) {
+        return super::tile::emit(e, &plan, lane, outer, stores);
+    }
     let rows: i64 = outer.iter().map(|&v| e.k.loops[v as usize].extent).product();
     let blocks = if rows < UNITS && extent >= 2 * BLOCK { (UNITS / rows).min(extent / BLOCK).max(1) } else { 1 };
     let block = ceil_div(ceil_div(extent, blocks), chunk) * chunk;

@@ -1,9 +1,9 @@
 //! Transcendental functions of `f32` as polynomials, for scalars and vectors alike.
 //!
 //! Errors are at most a few ulp on every level; zeros keep their sign, NaN and infinities come out as in libm,
-//! denormals are not flushed. Coefficients: exp, log and erf after N. Juffa's single-precision routines, tanh after
-//! Cephes; `pow` goes through `f64` so that the error of the logarithm is not magnified by the exponent.
+//! denormals are not flushed. Coefficients: exp, log and erf after N. Juffa's single-precision routines; `pow` goes through `f64` so that the error of the logarithm is not magnified by the exponent.
 use super::emit::{Emit, Reg, Ty};
+use crate::cpu::target::Level;
 
 const MAGIC_F32: f64 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer in the low bits
 const MAGIC_F64: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
@@ -31,18 +31,16 @@ impl Emit<'_> {
         self.select(ty, &c, &hi, &y)
     }
 
-    /// Nearest integer of `x`, as a float and as an integer; garbage, but no trap, if it does not fit.
-    fn nearest(&mut self, ty: Ty, x: &str) -> (String, String) {
-        let (i, magic) = (int(ty), if ty.reg == Reg::F64 { MAGIC_F64 } else { MAGIC_F32 });
-        let bits = if ty.reg == Reg::F64 { magic.to_bits() as i64 } else { i64::from((magic as f32).to_bits()) };
-        let m = self.cf(ty, magic);
-        let t = self.bin("fadd", ty, x, &m);
+    /// Nearest integer n of `x * factor`: as a float, and as an integer of which only the low bits (12 or more) count.
+    /// Garbage, but no trap, if it does not fit.
+    fn nearest(&mut self, ty: Ty, x: &str, factor: f64) -> (String, String) {
+        let m = self.cf(ty, if ty.reg == Reg::F64 { MAGIC_F64 } else { MAGIC_F32 });
+        let t = if factor == 1.0 { self.bin("fadd", ty, x, &m) } else { self.fma(ty, x, &self.cf(ty, factor), &m) };
         let float = self.bin("fsub", ty, &t, &m);
-        let raw = self.cast("bitcast", ty, &t, i.reg);
-        (float, self.bin("sub", i, &raw, &self.ci(i, bits)))
+        (float, self.cast("bitcast", ty, &t, int(ty).reg))
     }
 
-    /// 2^n for integers n of the normal range.
+    /// 2^n for integers n of the normal range (of which only the low bits are looked at).
     fn power_of_two(&mut self, ty: Ty, n: &str) -> String {
         let (i, bias, shift) = (int(ty), if ty.reg == Reg::F64 { 1023 } else { 127 }, mantissa(ty));
         let e = self.bin("add", i, n, &self.ci(i, bias));
@@ -50,9 +48,16 @@ impl Emit<'_> {
         self.cast("bitcast", i, &e, ty.reg)
     }
 
-    /// `x * 2^n` for integers n in -252..=254: in two steps, so that results may be denormal or infinite.
-    fn scale(&mut self, ty: Ty, x: &str, n: &str) -> String {
+    /// `x * 2^n` for n in -252..=254, given as a float and as an integer: results may be denormal or infinite.
+    fn scale(&mut self, ty: Ty, x: &str, (float, n): (&str, &str)) -> String {
         let i = int(ty);
+        if ty.vec && self.w == 16 && ty.reg == Reg::F32 && self.t.level == Level::Avx512 {
+            let t = self.ty(ty);
+            return self.def(format!(
+                "call {t} @llvm.x86.avx512.mask.scalef.ps.512({t} {x}, {t} {float}, {t} zeroinitializer, i16 -1, i32 4)"
+            ));
+        }
+        // In two steps, of which the second rounds.
         let half = self.bin("ashr", i, n, &self.ci(i, 1));
         let rest = self.bin("sub", i, n, &half);
         let (a, b) = (self.power_of_two(ty, &half), self.power_of_two(ty, &rest));
@@ -60,36 +65,40 @@ impl Emit<'_> {
         self.bin("fmul", ty, &y, &b)
     }
 
-    /// x = n ln 2 + r with |r| at most half of ln 2: (n, r). The constant's high part has few bits, so that its
+    /// x = n ln 2 + r with |r| at most half of ln 2: (n as a float, n as an integer, r). The constant's high part has few bits, so that its
     /// product with n is exact even without a fused multiply-add.
-    fn split_ln2(&mut self, ty: Ty, x: &str) -> (String, String) {
-        let y = self.bin("fmul", ty, x, &self.cf(ty, std::f64::consts::LOG2_E));
-        let (n, ni) = self.nearest(ty, &y);
+    fn split_ln2(&mut self, ty: Ty, x: &str) -> (String, String, String) {
+        let (n, ni) = self.nearest(ty, x, std::f64::consts::LOG2_E);
         let (hi, lo) = (self.cf(ty, -0.693145752), self.cf(ty, -1.42860677e-6));
         let r = self.fma(ty, &n, &hi, x);
-        (ni, self.fma(ty, &n, &lo, &r))
+        let r = self.fma(ty, &n, &lo, &r);
+        (n, ni, r)
     }
 
     pub(super) fn exp(&mut self, ty: Ty, x: &str) -> String {
         // Beyond these the result is 0 or infinite.
         let x = self.clamp(ty, x, -104.0, 89.0);
-        let (n, r) = self.split_ln2(ty, &x);
+        let (n, ni, r) = self.split_ln2(ty, &x);
         let p = self.polynomial(
             ty,
             &r,
             &[1.37805939e-3, 8.37312452e-3, 4.16695364e-2, 1.66664720e-1, 4.99999851e-1, 1.0, 1.0],
         );
-        self.scale(ty, &p, &n)
+        self.scale(ty, &p, (&n, &ni))
+    }
+
+    /// e^r - 1 = r + r^2 (1/2 + ...) for |r| at most half of ln 2.
+    fn expm1_reduced(&mut self, ty: Ty, r: &str) -> String {
+        let series = [1.98412698e-4, 1.38888889e-3, 8.33333333e-3, 4.16666667e-2, 1.66666667e-1, 0.5];
+        let q = self.polynomial(ty, r, &series);
+        let r2 = self.bin("fmul", ty, r, r);
+        self.fma(ty, &q, &r2, r)
     }
 
     pub(super) fn expm1(&mut self, ty: Ty, x: &str) -> String {
         let y = self.clamp(ty, x, -20.0, 89.0);
-        let (n, r) = self.split_ln2(ty, &y);
-        // e^r - 1 = r + r^2 (1/2 + ...)
-        let q =
-            self.polynomial(ty, &r, &[1.98412698e-4, 1.38888889e-3, 8.33333333e-3, 4.16666667e-2, 1.66666667e-1, 0.5]);
-        let r2 = self.bin("fmul", ty, &r, &r);
-        let e = self.fma(ty, &q, &r2, &r);
+        let (_, n, r) = self.split_ln2(ty, &y);
+        let e = self.expm1_reduced(ty, &r);
         // 2^n may overflow where the result does not: work with half of it.
         let i = int(ty);
         let less = self.bin("sub", i, &n, &self.ci(i, 1));
@@ -161,24 +170,21 @@ impl Emit<'_> {
         self.intrinsic2("copysign", ty, magnitude, sign)
     }
 
+    /// m / (m + 2) with m = e^2|x| - 1.
     pub(super) fn tanh(&mut self, ty: Ty, x: &str) -> String {
         let a = self.intrinsic1("fabs", ty, x);
-        let z = self.bin("fmul", ty, x, x);
-        let p = self.polynomial(
-            ty,
-            &z,
-            &[-5.70498872745E-3, 2.06390887954E-2, -5.37397155531E-2, 1.33314422036E-1, -3.33332819422E-1],
-        );
-        let p = self.bin("fmul", ty, &p, &z);
-        let small = self.fma(ty, &p, x, x);
-        // 1 - 2 / (e^2|x| + 1)
+        // From 10 on the result is 1.
+        let ten = self.cf(ty, 10.0);
+        let c = self.cmp("fcmp ogt", ty, &a, &ten);
+        let a = self.select(ty, &c, &ten, &a);
         let two = self.bin("fadd", ty, &a, &a);
-        let e = self.exp(ty, &two);
-        let d = self.bin("fadd", ty, &e, &self.cf(ty, 1.0));
-        let q = self.bin("fdiv", ty, &self.cf(ty, 2.0), &d);
-        let big = self.bin("fsub", ty, &self.cf(ty, 1.0), &q);
-        let c = self.cmp("fcmp olt", ty, &a, &self.cf(ty, 0.625));
-        let y = self.select(ty, &c, &small, &big);
+        let (_, n, r) = self.split_ln2(ty, &two);
+        let e = self.expm1_reduced(ty, &r);
+        let t = self.power_of_two(ty, &n);
+        let less = self.bin("fsub", ty, &t, &self.cf(ty, 1.0));
+        let m = self.fma(ty, &t, &e, &less);
+        let d = self.bin("fadd", ty, &m, &self.cf(ty, 2.0));
+        let y = self.bin("fdiv", ty, &m, &d);
         self.copysign(ty, &y, x)
     }
 
@@ -212,12 +218,12 @@ impl Emit<'_> {
         self.select(ty, &c, &big, &small)
     }
 
-    /// Sine or cosine. The range is reduced in `f64`, which is good up to 2^28; beyond that (rare) libm does it.
+    /// Sine or cosine. The range is reduced in `f64`, which is good up to 2^28 (2^20 without a fused multiply-add);
+    /// beyond that (rare) libm does it.
     pub(super) fn sin_cos(&mut self, ty: Ty, x: &str, cosine: bool) -> String {
         let (d, i) = (Ty { reg: Reg::F64, vec: ty.vec }, int(ty));
         let wide = self.cast("fpext", ty, x, Reg::F64);
-        let y = self.bin("fmul", d, &wide, &self.cf(d, std::f64::consts::FRAC_2_PI));
-        let (n, ni) = self.nearest(d, &y);
+        let (n, ni) = self.nearest(d, &wide, std::f64::consts::FRAC_2_PI);
         // pi/2 in two parts; the first has 33 bits, so that n times it is exact.
         let (hi, lo) = (self.cf(d, -1.570_796_310_901_641_8), self.cf(d, -1.589_325_477_352_819_6e-8));
         let r = self.fma(d, &n, &hi, &wide);
@@ -231,7 +237,8 @@ impl Emit<'_> {
         let p = self.polynomial(ty, &s, &[2.86567956e-6, -1.98559923e-4, 8.33338592e-3, -1.66666672e-1]);
         let t = self.bin("fmul", ty, &r, &s);
         let sine = self.fma(ty, &p, &t, &r);
-        let cosine_value = self.polynomial(ty, &s, &[2.44677067e-5, -1.38877297e-3, 4.16666567e-2, -0.5, 1.0]);
+        let cosine_value =
+            self.polynomial(ty, &s, &[2.44677067e-5, -1.38877297e-3, 4.16666567e-2, -0.5, 1.0]);
         let odd = self.bin("and", i, &q, &self.ci(i, 1));
         let odd = self.cmp("icmp ne", i, &odd, &self.ci(i, 0));
         let y = self.select(ty, &odd, &cosine_value, &sine);
@@ -245,7 +252,7 @@ impl Emit<'_> {
             y = self.select(ty, &zero, x, &y);
         }
         let a = self.intrinsic1("fabs", ty, x);
-        let far = self.cmp("fcmp ogt", ty, &a, &self.cf(ty, 2f64.powi(28)));
+        let far = self.cmp("fcmp ogt", ty, &a, &self.cf(ty, 2f64.powi(if self.t.has_fma() { 28 } else { 20 })));
         let any = if ty.vec {
             let b = Ty { reg: Reg::I1, vec: true };
             let (bt, bm) = (self.ty(b), self.mangled(b));
@@ -294,7 +301,7 @@ impl Emit<'_> {
         let yw = self.cast("fpext", ty, y, Reg::F64);
         let t = self.bin("fmul", d, &yw, &l);
         let t = self.clamp(d, &t, -400.0, 400.0);
-        let (n, ni) = self.nearest(d, &t);
+        let (n, ni) = self.nearest(d, &t, 1.0);
         let f = self.bin("fsub", d, &t, &n);
         let ln2 = std::f64::consts::LN_2;
         let mut series = vec![1.0];

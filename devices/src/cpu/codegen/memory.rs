@@ -13,7 +13,7 @@ pub(super) fn memory_type(dtype: DType) -> &'static str {
     }
 }
 
-fn memory_reg(dtype: DType) -> Reg {
+pub(super) fn memory_reg(dtype: DType) -> Reg {
     match dtype {
         DType::Bool => Reg::I8,
         DType::F16 | DType::BF16 => Reg::I16,

@@ -8,6 +8,7 @@ mod math;
 mod memory;
 mod ops;
 mod row;
+mod tile;
 mod value;
 mod walk;
 

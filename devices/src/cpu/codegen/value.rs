@@ -109,6 +109,9 @@ impl Emit<'_> {
             }
             ExprOp::Load { source, offset } => {
                 let guard = args.first().copied();
+                if let (true, Some(raw)) = (vec, self.tiled.get(&e).cloned()) {
+                    return self.from_memory(dtype, true, &raw);
+                }
                 if vec {
                     self.load_vector(source, dtype, &offset, guard)
                 } else {
@@ -349,6 +352,9 @@ impl Emit<'_> {
                 k[1] = self.bin("add", i, &k[1], &self.ci(i, 0xBB67_AE85u32 as i32 as i64));
             }
             let mut product = |x: &str, m: u32| {
+                if vec {
+                    return self.wide_product(x, m);
+                }
                 let x = self.cast("zext", i, x, Reg::I64);
                 let p = self.bin("mul", q, &x, &self.ci(q, i64::from(m)));
                 (high(self, &p), low(self, &p))
@@ -362,6 +368,30 @@ impl Emit<'_> {
             c = [a, l1, b, l0];
         }
         c[(word & 3) as usize].clone()
+    }
+
+    /// High and low words of the 64-bit products of `u32` lanes with `m`: even and odd lanes apart, as the processor
+    /// multiplies.
+    fn wide_product(&mut self, x: &str, m: u32) -> (String, String) {
+        let (w, h) = (self.w, self.w / 2);
+        let (narrow, wide) = (format!("<{w} x i32>"), format!("<{h} x i64>"));
+        let k = |v: i64| format!("splat (i64 {v})");
+        let both = self.def(format!("bitcast {narrow} {x} to {wide}"));
+        let even = self.def(format!("and {wide} {both}, {}", k(0xffff_ffff)));
+        let odd = self.def(format!("lshr {wide} {both}, {}", k(32)));
+        let even = self.def(format!("mul nuw {wide} {even}, {}", k(i64::from(m))));
+        let odd = self.def(format!("mul nuw {wide} {odd}, {}", k(i64::from(m))));
+        let up = self.def(format!("lshr {wide} {even}, {}", k(32)));
+        let down = self.def(format!("shl {wide} {odd}, {}", k(32)));
+        let order: Vec<String> = (0..w).map(|l| format!("i32 {}", if l % 2 == 0 { l } else { w + l })).collect();
+        let order = order.join(", ");
+        let mut blend = |a: &str, b: &str| {
+            let a = self.def(format!("bitcast {wide} {a} to {narrow}"));
+            let b = self.def(format!("bitcast {wide} {b} to {narrow}"));
+            self.def(format!("shufflevector {narrow} {a}, {narrow} {b}, <{w} x i32> <{order}>"))
+        };
+        let high = blend(&up, &odd);
+        (high, blend(&even, &down))
     }
 
     /// A literal's bytes as a private constant of the module.
