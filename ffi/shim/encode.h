@@ -13,6 +13,8 @@ class Encoder {
   c10::SmallVector<bool, 16> written_storages;
   // A tensor that is neither ours nor a scalar: the record cannot be used.
   bool foreign = false;
+  // A tensor is lazily conjugated or negated, which records cannot say. Most ops never see one; products do.
+  bool lazy_bits = false;
 
   void op(const OpInfo& op, const IValue* args) {
     words.push_back(op.hash);
@@ -59,8 +61,8 @@ inline void Encoder::tensor(const c10::TensorImpl* t, bool written) {
   const auto dtype = static_cast<uint8_t>(c10::typeMetaToScalarType(t->dtype()));
   const uint64_t flags = t->is_wrapped_number() ? uint64_t{kWrappedNumber} : 0;
   if (C10_LIKELY(t->device_type() == c10::DeviceType::PrivateUse1 && t->layout() == at::kStrided)) {
-    // Lazy conjugation and negation are resolved above us; the copy kernels see to the rest.
-    TORCH_INTERNAL_ASSERT_DEBUG_ONLY(!t->key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative})));
+    constexpr c10::DispatchKeySet kLazyBits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+    lazy_bits |= t->key_set().has_any(kLazyBits);
     auto* storage = storage_of(t);
     const auto index = index_of(handle_of(storage));
     if (written) {
