@@ -52,8 +52,8 @@ pub(crate) struct Analysis<'g> {
     forced: Vec<bool>,
     /// 0-d arithmetic that is stored because it is a result, but computed again by its readers like any other.
     side: Vec<bool>,
-    /// Transposes that cost nothing: their operand, a library result, is stored in their order.
-    stored_order: Vec<bool>,
+    /// Transposes and concatenations that cost nothing: the library results they are made of are stored in their memory.
+    stored_root: Vec<bool>,
     /// By instruction, for `Compute`, `Opaque` and forced ones.
     reads: Vec<SmallVec<[Read; 4]>>,
     /// Instructions that read a stored value.
@@ -70,11 +70,14 @@ impl<'g> Analysis<'g> {
             role: Vec::with_capacity(g.insts.len()),
             forced: vec![false; g.n_values()],
             side: vec![false; g.n_values()],
-            stored_order: stored_orders(g),
+            stored_root: vec![false; g.n_values()],
             reads: vec![SmallVec::new(); g.insts.len()],
             readers: vec![SmallVec::new(); g.n_values()],
             is_result: vec![false; g.n_values()],
         };
+        for s in crate::buffers::stored(g).into_iter().flatten() {
+            a.stored_root[s.root.0 as usize] = true;
+        }
         let mut chain = vec![0u32; g.n_values()];
         for (id, inst) in g.iter() {
             let role = if live[id.0 as usize] { a.classify(inst, &mut chain) } else { Role::Dead };
@@ -123,6 +126,7 @@ impl<'g> Analysis<'g> {
                 Role::Inline
             }
             Class::Movement => match inst.kind {
+                OpKind::Concatenate if self.stored_root[inst.first.0 as usize] => Role::Inline,
                 OpKind::Pad | OpKind::Concatenate => Role::Compute,
                 _ => Role::Inline,
             },
@@ -154,9 +158,9 @@ impl<'g> Analysis<'g> {
         self.side[v.0 as usize] && !self.forced(v)
     }
 
-    /// Renames memory: a reshape, or a transpose whose operand is stored in its order.
+    /// Renames memory: a reshape, or a movement op in whose memory its operands are stored.
     pub(crate) fn is_renaming(&self, v: Value) -> bool {
-        self.g.def_inst(v).kind == OpKind::Reshape || self.stored_order[v.0 as usize]
+        self.g.def_inst(v).kind == OpKind::Reshape || self.stored_root[v.0 as usize]
     }
 
     /// Has its own place in memory or in a kernel: not computed inside of its readers.
@@ -220,7 +224,7 @@ impl<'g> Analysis<'g> {
                     }
                     let d = self.g.def_inst(v);
                     if self.is_renaming(v) {
-                        self.force_base(d.operands[0]);
+                        self.force_base(v);
                     } else {
                         stack.extend(d.operands.iter().copied());
                     }
@@ -235,11 +239,11 @@ impl<'g> Analysis<'g> {
 
     /// The operand of a reshape is memory: what is neither stored nor a renamed stored value is forced.
     fn force_base(&mut self, v: Value) {
-        if self.is_stored(v) {
+        if self.is_memory(v) {
             return;
         }
         let d = self.g.def_inst(v);
-        if self.is_renaming(v) {
+        if d.kind == OpKind::Reshape {
             self.force_base(d.operands[0]);
         } else {
             self.forced[v.0 as usize] = true;
@@ -279,7 +283,7 @@ impl<'g> Analysis<'g> {
 
     /// Dense memory as it stands.
     fn is_memory(&self, v: Value) -> bool {
-        self.is_stored(v) || self.stored_order[v.0 as usize]
+        self.is_stored(v) || self.stored_root[v.0 as usize]
     }
 
     /// Adds the stored values that `v` reads, seen along `path` with `evals` elements wanted.
@@ -356,21 +360,4 @@ fn is_row_broadcast(g: &Graph, inst: &Inst) -> bool {
     let Attrs::Dims(map) = &inst.attrs else { return false };
     let (from, to) = (g.ty(inst.operands[0]), g.ty(inst.first));
     map.iter().copied().eq(0..from.rank() as i64) && from.dims[..] == to.dims[..from.rank()]
-}
-
-/// Transposes that are the only users of a result of attention (see the `layout` pass): they are what is stored.
-fn stored_orders(g: &Graph) -> Vec<bool> {
-    let mut out = vec![false; g.n_values()];
-    let users = g.users();
-    for inst in g.insts.iter().filter(|i| crate::buffers::stores_in_any_order(i.kind)) {
-        for v in inst.results() {
-            if let [user] = users[v.0 as usize][..]
-                && g.inst(user).kind == OpKind::Transpose
-                && !g.results.contains(&v)
-            {
-                out[g.inst(user).first.0 as usize] = true;
-            }
-        }
-    }
-    out
 }

@@ -13,7 +13,7 @@ type Merged = (Shape, Dims);
 
 /// Runs all merges; `log` gets each decision once.
 pub(crate) fn run(c: &mut Clusters<'_, '_>, limits: &FusionLimits, log: &mut Vec<Decision>) {
-    Merger { c, limits, log, refused: AHashMap::new() }.run();
+    Merger { c, limits, log, refused: AHashMap::new(), column_full_results: false }.run();
 }
 
 struct Merger<'m, 'a, 'g> {
@@ -22,6 +22,8 @@ struct Merger<'m, 'a, 'g> {
     log: &'m mut Vec<Decision>,
     /// Pairs refused, with the versions they had.
     refused: AHashMap<(ClusterId, ClusterId), (u32, u32)>,
+    /// Column clusters may have results of the full space.
+    column_full_results: bool,
 }
 
 impl Merger<'_, '_, '_> {
@@ -35,6 +37,11 @@ impl Merger<'_, '_, '_> {
         self.vertical(false);
         // Last, clusters that read the same memory.
         self.siblings();
+        self.vertical(false);
+        // Only now may column kernels write what they compute on the way: a row kernel has first choice of it, because
+        // it has read the same memory already.
+        self.column_full_results = self.limits.column_full_results;
+        self.refused.clear();
         self.vertical(false);
         self.scalars();
     }
@@ -242,9 +249,9 @@ impl Merger<'_, '_, '_> {
         self.check_reads(p, id, &merged)?;
         self.check_reads(id, p, &merged)?;
         match merged.shape {
-            Shape::Column { .. } => self.check_column(p, id, &merged)?,
+            Shape::Column { .. } if !self.column_full_results => self.check_column(p, id, &merged)?,
             Shape::Epilogue { of } => self.check_epilogue(of, p, id)?,
-            Shape::Opaque | Shape::Loop | Shape::Row { .. } => {}
+            Shape::Opaque | Shape::Loop | Shape::Row { .. } | Shape::Column { .. } => {}
         }
         self.check_size(p, id)?;
         Ok((merged.shape, merged.dims))
