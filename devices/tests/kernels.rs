@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Runs a graph as one kernel on copies of its arguments; the results' bytes.
 fn run(kind: FusionKind, s: &Sample, target: Target) -> Result<Vec<Vec<u8>>, String> {
     let spec = KernelSpec { name: s.name.clone(), kind, body: Arc::new(s.graph.clone()) };
-    let kernel = Kernel::compile(&spec, target).map_err(|e| match generate(&spec, target) {
+    let kernel = Kernel::compile(&spec, target, false).map_err(|e| match generate(&spec, target) {
         Ok(m) => format!("{e}\n{}", m.text),
         Err(_) => e.to_string(),
     })?;
@@ -252,7 +252,7 @@ fn epilogues() {
     let pool = MemoryPool::new(None);
     for target in targets() {
         let spec = KernelSpec { name: s.name.clone(), kind: FusionKind::Epilogue, body: Arc::new(s.graph.clone()) };
-        let kernel = Kernel::compile(&spec, target).unwrap();
+        let kernel = Kernel::compile(&spec, target, false).unwrap();
         let mut blocks: Vec<Block> = s.args.iter().map(|a| block(&pool, &a.bytes)).collect();
         blocks.extend(s.graph.result_types().iter().map(|t| block(&pool, &vec![0xAA; t.bytes() as usize])));
         let args: Vec<*mut u8> = blocks.iter().map(Block::as_ptr).collect();

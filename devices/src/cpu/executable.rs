@@ -302,19 +302,38 @@ impl Executable for CpuExecutable {
     }
 }
 
+/// True if both places begin at the same address.
+fn same_memory(program: &Program, a: Place, b: Place) -> bool {
+    let real = |p: Place| match p {
+        Place::Result(n) => program.results[n as usize].alias.map_or(p, Place::Param),
+        other => other,
+    };
+    real(a) == real(b)
+}
+
 /// All kernels of a program, compiled on as many threads as there are cores.
 fn compile_kernels(program: &Program, target: Target) -> Result<Vec<Kernel>, DeviceError> {
     let specs = &program.kernels;
+    let mut in_place = vec![false; specs.len()];
+    let calls = program.thunks.iter().flat_map(|t| match t {
+        Thunk::Kernel(call) => std::slice::from_ref(call),
+        Thunk::Group(calls) => calls,
+        Thunk::Library { .. } | Thunk::Copy { .. } => &[],
+    });
+    for call in calls {
+        let over = |v: &View| call.inputs.iter().any(|i| same_memory(program, i.place, v.place));
+        in_place[call.kernel as usize] |= call.outputs.iter().any(over);
+    }
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(specs.len());
     if threads <= 1 {
-        return specs.iter().map(|s| Kernel::compile(s, target)).collect();
+        return specs.iter().zip(&in_place).map(|(s, &p)| Kernel::compile(s, target, p)).collect();
     }
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(specs.len())));
     let work = || {
         loop {
             let n = next.fetch_add(1, Ordering::Relaxed);
             let Some(spec) = specs.get(n) else { return };
-            let kernel = Kernel::compile(spec, target);
+            let kernel = Kernel::compile(spec, target, in_place[n]);
             done.lock().unwrap_or_else(|e| e.into_inner()).push((n, kernel));
         }
     };

@@ -7,10 +7,10 @@ use super::target::Target;
 use crate::error::DeviceError;
 use crate::memory::{ALIGN, Block, MemoryPool};
 use rsx_compiler::ir::FusionKind;
-use rsx_compiler::kernel::{LowerOptions, lower};
+use rsx_compiler::kernel::{self, LowerOptions, lower};
 use rsx_compiler::program::KernelSpec;
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Loops shorter than this many vectors of `f32` are merged with what is around them.
 const MIN_INNER_VECTORS: i64 = 1;
@@ -27,31 +27,76 @@ pub struct Kernel {
     pub origin: Origin,
     /// Bytes read and written by a launch.
     pub bytes: u64,
-    code: Arc<Code>,
-    module: codegen::Module,
+    /// What it was made from, if there are two versions of it.
+    other: Option<(KernelSpec, Target)>,
+    /// With ordinary stores; made when first needed if there is a streaming version.
+    plain: OnceLock<Result<Loaded, DeviceError>>,
+    /// With stores that pass by the caches.
+    streaming: Option<Loaded>,
+    cost_ns: u64,
 }
 
-/// LLVM IR of a kernel.
-pub fn generate(spec: &KernelSpec, target: Target) -> Result<codegen::Module, DeviceError> {
-    let fail = |message: String| DeviceError::Compile { kernel: spec.name.clone(), message };
+/// One version of a kernel.
+#[derive(Debug)]
+struct Loaded {
+    code: Arc<Code>,
+    steps: Vec<Step>,
+    shared: u64,
+}
+
+fn lowered(spec: &KernelSpec, target: Target) -> Result<kernel::Kernel, DeviceError> {
     let options = LowerOptions { min_inner: MIN_INNER_VECTORS * i64::from(target.vector_bytes) / 4 };
-    let kernel = lower(spec.kind, &spec.body, options).map_err(|e| fail(e.to_string()))?;
-    codegen::generate(&kernel, target).map_err(|e| fail(e.into()))
+    lower(spec.kind, &spec.body, options).map_err(|e| failed(spec, e.to_string()))
+}
+
+fn failed(spec: &KernelSpec, message: String) -> DeviceError {
+    DeviceError::Compile { kernel: spec.name.clone(), message }
+}
+
+/// LLVM IR of a kernel (with ordinary stores).
+pub fn generate(spec: &KernelSpec, target: Target) -> Result<codegen::Module, DeviceError> {
+    codegen::generate(&lowered(spec, target)?, target, false).map_err(|e| failed(spec, e.into()))
+}
+
+fn load(
+    spec: &KernelSpec,
+    lowered: &kernel::Kernel,
+    target: Target,
+    stream: bool,
+) -> Result<(Loaded, Origin, codegen::Module), DeviceError> {
+    let mut module = codegen::generate(lowered, target, stream).map_err(|e| failed(spec, e.into()))?;
+    let (code, origin) =
+        jit::load(&module.text, &module.symbols, target.level).map_err(|e| failed(spec, e.to_string()))?;
+    let steps = std::mem::take(&mut module.steps);
+    Ok((Loaded { code, steps, shared: module.shared }, origin, module))
 }
 
 impl Kernel {
-    /// Generates and loads the code of `spec` for `target`.
-    pub fn compile(spec: &KernelSpec, target: Target) -> Result<Kernel, DeviceError> {
-        let module = generate(spec, target)?;
-        let (code, origin) = jit::load(&module.text, &module.symbols, target.level)
-            .map_err(|e| DeviceError::Compile { kernel: spec.name.clone(), message: e.to_string() })?;
-        let (name, bytes) = (spec.name.clone(), module.bytes);
-        Ok(Kernel { name, kind: spec.kind, origin, bytes, code, module })
+    /// Generates and loads the code of `spec` for `target`. `in_place`: some call writes a result over an input, so that
+    /// streaming stores are of no use.
+    pub fn compile(spec: &KernelSpec, target: Target, in_place: bool) -> Result<Kernel, DeviceError> {
+        let lowered = lowered(spec, target)?;
+        let stream = !in_place && codegen::may_stream(&lowered, target);
+        let (loaded, origin, module) = load(spec, &lowered, target, stream)?;
+        let (plain, streaming) =
+            if stream { (OnceLock::new(), Some(loaded)) } else { (OnceLock::from(Ok(loaded)), None) };
+        let other = stream.then(|| (spec.clone(), target));
+        let (name, kind) = (spec.name.clone(), spec.kind);
+        Ok(Kernel { name, kind, origin, bytes: module.bytes, other, plain, streaming, cost_ns: module.cost_ns })
     }
 
     /// Estimated duration of a launch on one thread, nanoseconds.
     pub fn cost_ns(&self) -> u64 {
-        self.module.cost_ns
+        self.cost_ns
+    }
+
+    fn plain(&self) -> Result<&Loaded, DeviceError> {
+        let made = self.plain.get_or_init(|| match &self.other {
+            Some((spec, target)) => load(spec, &lowered(spec, *target)?, *target, false).map(|l| l.0),
+            // Never: a kernel without another version was made with this one.
+            None => Err(DeviceError::Arguments("a kernel without code".into())),
+        });
+        made.as_ref().map_err(Clone::clone)
     }
 
     /// Runs the kernel on `args` (inputs, then outputs) and runtime scalars as raw bits.
@@ -71,18 +116,18 @@ impl Kernel {
     ) -> Result<(), DeviceError> {
         let (inputs, outputs) = args.split_at(n_inputs);
         let apart = |p: &*mut u8| p.addr() % ALIGN == 0 && !inputs.contains(p);
-        let steps = match &self.module.streaming {
+        let version = match &self.streaming {
             Some(s) if outputs.iter().all(apart) => s,
-            _ => &self.module.steps,
+            _ => self.plain()?,
         };
         let shared: Option<Block> =
-            if self.module.shared > 0 { Some(pool.alloc(self.module.shared as usize)?) } else { None };
+            if version.shared > 0 { Some(pool.alloc(version.shared as usize)?) } else { None };
         let shared = shared.as_ref().map_or(std::ptr::null_mut(), Block::as_ptr);
         let call = Call { args, scalars, shared, fault };
-        let cost = self.module.cost_ns / steps.len().max(1) as u64;
-        for step in steps {
+        let cost = self.cost_ns / version.steps.len().max(1) as u64;
+        for step in &version.steps {
             // SAFETY: the address is of a function with this signature: the generator wrote it.
-            let f = unsafe { std::mem::transmute::<usize, RangeFn>(self.code.entries[step.function]) };
+            let f = unsafe { std::mem::transmute::<usize, RangeFn>(version.code.entries[step.function]) };
             run(step, cost, f, &call);
         }
         Ok(())
@@ -102,7 +147,7 @@ impl Kernel {
         block: (*const u8, i64),
         fault: &Fault,
     ) {
-        let Some(&address) = self.code.entries.first() else { return };
+        let Some(&address) = self.plain().ok().and_then(|l| l.code.entries.first()) else { return };
         // SAFETY: an epilogue's one function has this signature; the rest is the caller's promise.
         unsafe {
             let f = std::mem::transmute::<usize, EpilogueFn>(address);

@@ -4,7 +4,7 @@
 use super::target::Level;
 use llvm_sys::core::*;
 use llvm_sys::error::LLVMGetErrorMessage;
-use llvm_sys::ir_reader::LLVMParseIRInContext;
+use llvm_sys::ir_reader::LLVMParseIRInContext2;
 use llvm_sys::prelude::*;
 use llvm_sys::target::*;
 use llvm_sys::target_machine::*;
@@ -12,7 +12,7 @@ use llvm_sys::transforms::pass_builder::*;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::null_mut;
-use std::sync::Once;
+use std::sync::{Once, OnceLock};
 
 /// Explicit vector IR needs little: these give O3's run time at a third of its compile time. (Instcombine used alone
 /// ends the process when it has not finished in one round, unless told otherwise.)
@@ -132,7 +132,14 @@ pub enum Output {
 }
 
 /// Compiles LLVM text IR for `level` to the bytes of an object file (or assembly text).
+///
+/// `RSX_LLVM_PASSES` replaces the list of passes, to measure what they are worth.
 pub fn compile(ir: &str, level: Level, output: Output) -> Result<Vec<u8>, LlvmError> {
+    static CHOSEN: OnceLock<CString> = OnceLock::new();
+    let passes = CHOSEN.get_or_init(|| {
+        let other = std::env::var("RSX_LLVM_PASSES").ok().and_then(|p| CString::new(p).ok());
+        other.unwrap_or_else(|| PASSES.to_owned())
+    });
     init();
     MACHINES.with(|machines| {
         let slot = &mut machines.borrow_mut()[level as usize];
@@ -141,20 +148,26 @@ pub fn compile(ir: &str, level: Level, output: Output) -> Result<Vec<u8>, LlvmEr
             None => slot.insert(Machine::new(level)?),
         };
         // SAFETY: the machine is live and used by this thread alone.
-        unsafe { compile_with(ir, machine.0, output) }
+        unsafe { compile_with(ir, machine.0, output, passes) }
     })
 }
 
 /// # Safety
 /// `machine` is a live target machine that no other thread uses during the call.
-unsafe fn compile_with(ir: &str, machine: LLVMTargetMachineRef, output: Output) -> Result<Vec<u8>, LlvmError> {
+unsafe fn compile_with(
+    ir: &str,
+    machine: LLVMTargetMachineRef,
+    output: Output,
+    passes: &CStr,
+) -> Result<Vec<u8>, LlvmError> {
     // SAFETY: every handle below is created here and either owned by a guard or consumed by the next call.
     unsafe {
         let context = Context(LLVMContextCreate());
         let text = LLVMCreateMemoryBufferWithMemoryRangeCopy(ir.as_ptr().cast(), ir.len(), c"kernel".as_ptr());
         let (mut module, mut error) = (null_mut(), null_mut());
-        // Parsing consumes the buffer.
-        if LLVMParseIRInContext(context.0, text, &mut module, &mut error) != 0 {
+        let failed = LLVMParseIRInContext2(context.0, text, &mut module, &mut error) != 0;
+        LLVMDisposeMemoryBuffer(text);
+        if failed {
             return Err(message(error));
         }
         let module = Module(module);
@@ -163,7 +176,7 @@ unsafe fn compile_with(ir: &str, machine: LLVMTargetMachineRef, output: Output) 
         LLVMDisposeTargetData(layout);
         LLVMSetTarget(module.0, c"x86_64-unknown-linux-gnu".as_ptr());
         let options = LLVMCreatePassBuilderOptions();
-        let ran = check(LLVMRunPasses(module.0, PASSES.as_ptr(), machine, options));
+        let ran = check(LLVMRunPasses(module.0, passes.as_ptr(), machine, options));
         LLVMDisposePassBuilderOptions(options);
         ran?;
         let kind = match output {

@@ -40,9 +40,6 @@ pub struct Module {
     /// What a launch does, in order. Empty for an epilogue, whose one function is
     /// `f(args, scalars, r0, r1, c0, c1, acc, ld, fault)`.
     pub steps: Vec<Step>,
-    /// The same with non-temporal stores, if the outputs are large enough to profit: usable when all of them are
-    /// aligned to 64 bytes and none is also an input.
-    pub streaming: Option<Vec<Step>>,
     /// Memory shared by the steps of one launch (partial results), bytes.
     pub shared: u64,
     /// Estimated duration on one thread, nanoseconds.
@@ -191,6 +188,10 @@ fn function(e: &Emit, name: &str, signature: &str) -> String {
         let _ = writeln!(s, "%a{n} = getelementptr ptr, ptr %args, i64 {n}\n%p{n} = load ptr, ptr %a{n}, align 8");
     }
     s.push_str(&e.scopes[0].code);
+    if e.non_temporal {
+        // Streamed stores pass by the order that other threads rely on.
+        s.push_str("call void @llvm.x86.sse.sfence()\n");
+    }
     s.push_str("ret void\n}\n");
     s
 }
@@ -218,7 +219,7 @@ impl<'k> Assembly<'k> {
         n
     }
 
-    fn finish(self, t: Target, steps: Vec<Step>, streaming: Option<Vec<Step>>, shared: u64) -> Module {
+    fn finish(self, t: Target, steps: Vec<Step>, shared: u64) -> Module {
         let mut text = String::new();
         let probe = Emit::new(self.k, t, self.w, Reg::I64);
         for n in 0..self.k.literals.len() {
@@ -236,16 +237,17 @@ impl<'k> Assembly<'k> {
         text.push_str("attributes #1 = { nounwind willreturn memory(none) }\n");
         text.push_str("!0 = !{i32 1}\n!1 = !{!\"branch_weights\", i32 1, i32 2000}\n");
         let (bytes, cost_ns) = estimate(self.k, self.w);
-        Module { text, symbols: self.symbols, steps, streaming, shared, cost_ns, bytes }
+        Module { text, symbols: self.symbols, steps, shared, cost_ns, bytes }
     }
 }
 
-/// Generates the code of a kernel. Fails only for shapes of bodies that their kind does not allow.
-pub fn generate(k: &Kernel, t: Target) -> Result<Module, &'static str> {
+/// Generates the code of a kernel, with streaming stores or without. Fails only for shapes of bodies that their kind does
+/// not allow.
+pub fn generate(k: &Kernel, t: Target, stream: bool) -> Result<Module, &'static str> {
     let (w, index) = (lanes(k, t), index_reg(k));
     let mut assembly = Assembly::new(k, w);
     if !has_work(k) {
-        return Ok(assembly.finish(t, Vec::new(), None, 0));
+        return Ok(assembly.finish(t, Vec::new(), 0));
     }
     let new = || Emit::new(k, t, w, index);
     match k.kind {
@@ -253,26 +255,26 @@ pub fn generate(k: &Kernel, t: Target) -> Result<Module, &'static str> {
             let mut e = new();
             flat::epilogue(&mut e)?;
             assembly.add(e, EPILOGUE);
-            Ok(assembly.finish(t, Vec::new(), None, 0))
+            Ok(assembly.finish(t, Vec::new(), 0))
         }
         FusionKind::Loop | FusionKind::Row | FusionKind::Column if k.reductions.is_empty() => {
             let loops: Vec<u32> = (0..k.loops.len() as u32).filter(|&v| k.loops[v as usize].extent > 1).collect();
             if loops.iter().any(|&v| k.loops[v as usize].reduced) && k.stores.iter().any(|s| !s.full) {
                 return Err("results of different spaces without a reduction");
             }
-            Ok(versions(k, t, assembly, &|stream| {
-                let mut e = new();
-                e.non_temporal = stream;
-                let (units, grain) = flat::emit(&mut e, &loops, &k.stores);
-                (e, units, grain, 0)
-            }))
+            let mut e = new();
+            e.non_temporal = stream;
+            let (units, grain) = flat::emit(&mut e, &loops, &k.stores);
+            let function = assembly.add(e, SIGNATURE);
+            Ok(assembly.finish(t, vec![Step { function, units, grain, scratch: 0 }], 0))
         }
-        FusionKind::Row if !column::fits(k) => Ok(versions(k, t, assembly, &|stream| {
+        FusionKind::Row if !column::fits(k) => {
             let mut e = new();
             e.non_temporal = stream;
             let (units, grain, scratch) = row::emit(&mut e);
-            (e, units, grain, scratch)
-        })),
+            let function = assembly.add(e, SIGNATURE);
+            Ok(assembly.finish(t, vec![Step { function, units, grain, scratch }], 0))
+        }
         FusionKind::Row | FusionKind::Column => {
             column::check(k)?;
             let plan = column::Plan::of(k, w);
@@ -284,34 +286,23 @@ pub fn generate(k: &Kernel, t: Target) -> Result<Module, &'static str> {
             let (units, grain) = column::finish(&mut e, &plan);
             let function = assembly.add(e, SIGNATURE);
             steps.push(Step { function, units, grain, scratch: 0 });
-            Ok(assembly.finish(t, steps, None, plan.shared_bytes(k)))
+            Ok(assembly.finish(t, steps, plan.shared_bytes(k)))
         }
         FusionKind::Loop => Err("a loop kernel with reductions"),
     }
 }
 
-/// A kernel of one step, in two versions if its outputs are large. `emit` gives the function, units, grain and scratch
-/// bytes of a version with or without non-temporal stores.
-fn versions<'k>(
-    k: &'k Kernel,
-    t: Target,
-    mut assembly: Assembly<'k>,
-    emit: &dyn Fn(bool) -> (Emit<'k>, i64, i64, u64),
-) -> Module {
-    let mut version = |stream: bool| {
-        let (e, units, grain, scratch) = emit(stream);
-        let function = assembly.add(e, SIGNATURE);
-        vec![Step { function, units, grain, scratch }]
-    };
-    let plain = version(false);
+/// True if the outputs are large enough to profit from stores that pass by the caches, and of a shape that such stores
+/// can write. They need outputs aligned to 64 bytes none of which is also an input.
+pub fn may_stream(k: &Kernel, t: Target) -> bool {
     let full = || k.stores.iter().filter(|s| s.full).map(|s| &k.args[s.arg as usize]);
-    let large = full().map(|a| a.bytes()).max().unwrap_or(0) >= STREAM_FROM;
     // Streams must begin at whole vectors in every row, and fill at least one register.
-    let inner = k.loops.last().map_or(1, |l| l.extent);
-    let w = lanes(k, t);
-    let whole = inner % w as i64 == 0 && full().all(|a| a.dtype.size() * w >= 16);
-    let streaming = (large && whole).then(|| version(true));
-    assembly.finish(t, plain, streaming, 0)
+    let (w, inner) = (lanes(k, t), k.loops.last().map_or(1, |l| l.extent));
+    let one_step = k.kind == FusionKind::Loop || k.kind == FusionKind::Row && !column::fits(k);
+    one_step
+        && full().any(|a| a.bytes() >= STREAM_FROM)
+        && inner % w as i64 == 0
+        && full().all(|a| a.dtype.size() * w >= 16)
 }
 
 /// Unrolling: enough independent work to fill the pipelines, less the more there is in one vector already.
