@@ -5,6 +5,7 @@
 
 use std::env;
 use std::fs;
+use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -23,8 +24,7 @@ fn main() {
     assert!(version.starts_with(TORCH), "rsx is written for torch {TORCH}x, found {version} in {}", torch.display());
     println!("cargo:rustc-env=RSX_TORCH_VERSION={version}");
 
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let objects = compile(&torch, &out);
+    let objects = compile(&torch, &objects_dir(&torch, &version));
     let mut archive = cc::Build::new();
     archive.cpp(true).objects(&objects).compile("rsx_shim");
 
@@ -34,6 +34,19 @@ fn main() {
     }
     // Installed next to torch in site-packages: rsx/_C.abi3.so finds torch/lib.
     println!("cargo:rustc-link-arg-cdylib=-Wl,-rpath,$ORIGIN/../torch/lib");
+}
+
+/// Where objects are kept: `target/rsx-shim/<torch>`, the same for all profiles (the C++ is always optimised), because
+/// OUT_DIR changes with every dependency and the precompiled headers take half a minute.
+fn objects_dir(torch: &Path, version: &str) -> PathBuf {
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    // target/<profile>/build/<package>/out
+    let target = out.ancestors().nth(4).expect("OUT_DIR lies deep in the target directory");
+    let mut hasher = std::hash::DefaultHasher::new();
+    (torch, env::var("CXX").ok(), env::var("CXXFLAGS").ok()).hash(&mut hasher);
+    let dir = target.join("rsx-shim").join(format!("{version}-{:08x}", hasher.finish() as u32));
+    fs::create_dir_all(&dir).expect("the target directory is writable");
+    dir
 }
 
 /// `$RSX_TORCH`, or where `$PYO3_PYTHON`, `$PYTHON` or python3 would import torch from. The module is
@@ -82,7 +95,8 @@ fn compile(torch: &Path, out: &Path) -> Vec<PathBuf> {
     copy_if_changed(&shim.join("pch.h"), &pch);
     let gch = out.join("pch.h.gch");
     if stale(&gch, &out.join("pch.d"), &pch) {
-        run(compiler(torch).args(["-x", "c++-header", "-MMD", "-MF"]).arg(out.join("pch.d")).arg(&pch).arg("-o").arg(&gch));
+        let mut cmd = compiler(torch);
+        produce(cmd.args(["-x", "c++-header", "-MMD", "-MF"]).arg(out.join("pch.d")).arg(&pch), &gch);
     }
     let mut units: Vec<PathBuf> = fs::read_dir(shim)
         .expect("ffi/shim exists")
@@ -102,7 +116,7 @@ fn compile(torch: &Path, out: &Path) -> Vec<PathBuf> {
                     if stale(&obj, &dep, &unit) || modified(&gch) > modified(&obj) {
                         let mut cmd = compiler(torch);
                         cmd.arg("-include").arg(&pch).args(["-MMD", "-MF"]).arg(&dep);
-                        run(cmd.arg("-c").arg(&unit).arg("-o").arg(&obj));
+                        produce(cmd.arg("-c").arg(&unit), &obj);
                     }
                 }
             });
@@ -131,7 +145,10 @@ fn stale(object: &Path, dep: &Path, source: &Path) -> bool {
     newer(source) || list.split_whitespace().filter(|w| !w.ends_with(':') && *w != "\\").any(|w| newer(Path::new(w)))
 }
 
-fn run(cmd: &mut Command) {
-    let status = cmd.status().unwrap_or_else(|e| panic!("cannot run {cmd:?}: {e}"));
+/// Runs the compiler; the result appears whole or not at all, whoever else builds here.
+fn produce(cmd: &mut Command, result: &Path) {
+    let partial = result.with_extension(format!("{}.tmp", std::process::id()));
+    let status = cmd.arg("-o").arg(&partial).status().unwrap_or_else(|e| panic!("cannot run {cmd:?}: {e}"));
     assert!(status.success(), "failed: {cmd:?}");
+    fs::rename(&partial, result).expect("same directory");
 }

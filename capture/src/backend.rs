@@ -67,6 +67,10 @@ pub enum RunError {
     Failed {
         kind: EngineErrorKind,
         message: String,
+        /// No input's memory has been written: the ops can still be run one by one, which finds the one at fault and
+        /// saves what does not depend on it. A device that can tell (a bad index, before the first donated input is
+        /// written) should.
+        intact: bool,
         /// Number of the recorded op at fault, where known.
         node: Option<u32>,
     },

@@ -100,7 +100,11 @@ fn graph_step(run: &mut Run<'_>, graph: &GraphStep, first_node: usize) -> Outcom
             }
             Outcome::OpByOp
         }
-        Err(RunError::Failed { kind, message, node }) => {
+        Err(RunError::Failed { message, intact: true, .. }) => {
+            tracing::debug!(target: "rsx::execute", message, "a compiled segment failed; it runs op by op");
+            Outcome::OpByOp
+        }
+        Err(RunError::Failed { kind, message, node, .. }) => {
             let fault = run.fault(kind, node.map(|n| n as usize), message);
             lose(run, graph, &fault);
             Outcome::Done

@@ -83,3 +83,43 @@ impl Key {
         Ingredient::ALL.into_iter().filter(|&i| self.part(i) != other.part(i)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rsx_lazy::{Storage, StorageUse};
+
+    fn trace(hash: u128, storages: &[(usize, bool, bool)]) -> Trace {
+        let storages = storages.iter().map(|&(bytes, created, written)| StorageUse {
+            storage: Storage::shadow(bytes),
+            created,
+            written,
+        });
+        Trace { hash, storages: storages.collect(), ..Trace::default() }
+    }
+
+    #[test]
+    fn each_ingredient_shows_and_nothing_else() {
+        let device = Key::device("cpu avx512");
+        let base = Key::of(&trace(7, &[(64, false, true), (8, true, true)]), &[true, false], device);
+        let same = Key::of(&trace(7, &[(64, false, true), (8, true, true)]), &[true, false], device);
+        assert_eq!((base, base.hash()), (same, same.hash()));
+        let cases = [
+            (Ingredient::Ops, Key::of(&trace(8, &[(64, false, true), (8, true, true)]), &[true, false], device)),
+            (Ingredient::LiveResults, Key::of(&trace(7, &[(64, false, true), (8, true, true)]), &[true, true], device)),
+            (Ingredient::Writes, Key::of(&trace(7, &[(64, false, false), (8, true, true)]), &[true, false], device)),
+            (
+                Ingredient::StorageSizes,
+                Key::of(&trace(7, &[(60, false, true), (8, true, true)]), &[true, false], device),
+            ),
+            (
+                Ingredient::Device,
+                Key::of(&trace(7, &[(64, false, true), (8, true, true)]), &[true, false], Key::device("cpu avx2")),
+            ),
+        ];
+        for (ingredient, key) in cases {
+            assert_eq!(base.differences(&key), [ingredient]);
+            assert_ne!(base.hash(), key.hash());
+        }
+    }
+}

@@ -5,9 +5,11 @@
 //! [`eager`] runs it op by op (tier 0) or [`compiled`] runs its program (tier 1), made by [`segment`] on the submitting
 //! or a [`background`] thread.
 pub mod backend;
+pub mod device;
 pub mod error;
 pub mod inject;
 pub mod key;
+pub mod log;
 pub mod metrics;
 pub mod options;
 pub mod session;
@@ -27,6 +29,7 @@ mod segment;
 mod shared;
 
 pub use backend::{Backend, CompileError, MemoryStats, OutOfMemory, RunCost, RunError, Runnable};
+pub use device::DeviceBackend;
 pub use error::{ErrorKind, SessionError};
 pub use inject::FaultPoint;
 pub use metrics::Metrics;

@@ -52,9 +52,13 @@ pub type KernelId = u32;
 
 /// A generated kernel applied to arguments: its inputs, then its outputs, in the order of the fusion's body.
 ///
-/// All views are dense row-major and of exactly the types of the body's tensor parameters and results. An output has the
-/// place of an input only if the kernel is [`crate::ir::FusionKind::Loop`] and reads that input at no other index than
-/// the one it writes (element i of the input is read before element i of the output is written, by the same iteration).
+/// All views are dense row-major and of exactly the types of the body's tensor parameters and results.
+///
+/// An output may have the place of an input of its type's size and dims if the kernel reads that input at no other index
+/// than the one it writes. So each point has to read all its inputs before it writes any output, and nothing it has
+/// written is read again: this holds for loop kernels; for epilogues (of the epilogue's inputs, never the contraction's
+/// operands: sums must not be kept in the outputs); for column kernels (inputs of the reduced space that only ops of the
+/// reduced space read); and for row kernels, where a point is a whole row: results are written in a last walk.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KernelCall {
     pub kernel: KernelId,
@@ -80,7 +84,7 @@ pub enum Thunk {
     ///   operand. The output is `[batch.., m, n]`, n with stride 1, batch strides arbitrary but apart.
     /// - `scatter` and `dynamic_update_slice` work in place: `outputs[0]` is the memory of `inputs[0]`, which already
     ///   holds the operand (a copy comes before where it has to).
-    /// - Outputs of other ops may be strided (a permutation of a dense tensor) for attention; they are dense otherwise.
+    /// - Outputs of attention and its gradient may be strided, and interleaved with each other; all others are dense.
     /// - Outputs never overlap inputs, in-place ops apart.
     Library {
         op: OpKind,

@@ -79,7 +79,11 @@ fn product(peak: f64, name: &str, elem: Elem, batch: usize, m: usize, n: usize, 
     let size = elem.size();
     let pool = MemoryPool::cpu();
     let out = if elem == Elem::F64 { Elem::F64 } else { Elem::F32 };
-    let (a, b, c) = (pool.alloc_zeroed(batch * m * k * size).unwrap(), pool.alloc_zeroed(batch * n * k * size).unwrap(), pool.alloc_zeroed(batch * m * n * out.size()).unwrap());
+    let (a, b, c) = (
+        pool.alloc_zeroed(batch * m * k * size).unwrap(),
+        pool.alloc_zeroed(batch * n * k * size).unwrap(),
+        pool.alloc_zeroed(batch * m * n * out.size()).unwrap(),
+    );
     for (block, len) in [(&a, m * k), (&b, n * k)] {
         for i in 0..batch * len {
             // SAFETY: within the block.
@@ -108,7 +112,12 @@ fn product(peak: f64, name: &str, elem: Elem, batch: usize, m: usize, n: usize, 
             unsafe { gemm(&g).unwrap() };
         }
     }) / inner as f64;
-    println!("{name:28} {:10.2} us {:8.1} GFLOP/s {:5.1} % of peak", secs * 1e6, flops / secs / 1e9, flops / secs / 1e9 / peak * 100.0);
+    println!(
+        "{name:28} {:10.2} us {:8.1} GFLOP/s {:5.1} % of peak",
+        secs * 1e6,
+        flops / secs / 1e9,
+        flops / secs / 1e9 / peak * 100.0
+    );
 }
 
 fn main() {

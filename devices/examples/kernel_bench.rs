@@ -194,7 +194,7 @@ fn thread_time() -> f64 {
 /// Fastest of several runs, seconds, and the compile's milliseconds of processor time.
 fn measure(c: &Case, memory: &MemoryPool) -> (f64, f64) {
     let begin = thread_time();
-    let kernel = Kernel::compile(&c.spec, Target::host(), !c.alias.is_empty()).expect("the kernel compiles");
+    let kernel = Kernel::compile(&c.spec, Target::host()).expect("the kernel compiles");
     let compile = (thread_time() - begin) * 1e3;
     let body = &c.spec.body;
     let mut blocks: Vec<Block> = Vec::new();
@@ -269,12 +269,6 @@ fn main() {
     for c in &cases {
         let is_copy = c.name.starts_with("copy");
         if !is_copy && !c.name.contains(&filter) {
-            continue;
-        }
-        if let Some(directory) = std::env::var_os("RSX_DUMP_TO") {
-            let module = rsx_devices::cpu::kernel::generate(&c.spec, Target::host()).expect("the kernel generates");
-            let path = std::path::Path::new(&directory).join(format!("{}.ll", c.name.replace([' ', '\''], "_")));
-            std::fs::write(path, module.text.replace("KEY", "k")).expect("the dump is written");
             continue;
         }
         let (seconds, compile) = measure(c, &memory);

@@ -4,6 +4,7 @@ use crate::memory::OutOfMemory;
 /// An error of a device.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DeviceError {
+    /// From a run: donated parameters may have been overwritten (otherwise the error is a clean `Launch`).
     #[error(transparent)]
     OutOfMemory(#[from] OutOfMemory),
     /// Code could not be generated for a kernel: a bug of the compiler or of this device.
@@ -16,12 +17,20 @@ pub enum DeviceError {
         /// The recorded op it came from.
         loc: u32,
         message: String,
-        /// Nothing has been written: all values that the program read are as they were.
+        /// All values that the program read are as they were: no donated parameter has been overwritten.
         clean: bool,
     },
     /// An index read from a tensor is outside of the dimension it indexes. Results hold garbage.
     #[error("index {index} is out of bounds for dimension with size {size}")]
-    Index { index: i64, size: i64, kernel: String, loc: u32 },
+    Index {
+        index: i64,
+        size: i64,
+        kernel: String,
+        /// The recorded op it came from.
+        loc: u32,
+        /// As for `Launch`.
+        clean: bool,
+    },
     /// Number or sizes of arguments do not match the program.
     #[error("internal: {0}")]
     Arguments(String),

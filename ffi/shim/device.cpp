@@ -48,7 +48,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   double elapsedTime(void* from, void* to, const c10::DeviceIndex) const override {
     TORCH_CHECK(from && to, "Both events must be recorded before calculating elapsed time.");
-    return rsx_event_ms(ticket(from), ticket(to));
+    const double ms = rsx_event_ms(ticket(from), ticket(to));
+    TORCH_CHECK(ms >= 0, "Both events must be completed before calculating elapsed time.");
+    return ms;
   }
   void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
 };

@@ -102,10 +102,10 @@ void Encoder::list(const IValue& v, bool written) {
     for (const auto& e : items) words.push_back(bits_of(e.toDouble()));
   } else if (v.isOptionalTensorList()) {
     begin(kOptTensorList);
-    for (const auto& e : items) argument(e, written, false);
+    for (const auto& e : items) argument(e, written, RSX_ENCODE_STRUCTURE);
   } else {
     begin(kScalarList);
-    for (const auto& e : items) argument(e, written, true);
+    for (const auto& e : items) argument(e, written, RSX_ENCODE_DATA);
   }
 }
 

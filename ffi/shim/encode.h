@@ -13,11 +13,13 @@ class Encoder {
   c10::SmallVector<bool, 16> written_storages;
   // A tensor that is neither ours nor a scalar: the record cannot be used.
   bool foreign = false;
+  // A tensor is lazily conjugated or negated, which records cannot say. Most ops never see one; products do.
+  bool lazy_bits = false;
 
   void op(const OpInfo& op, const IValue* args) {
     words.push_back(op.hash);
     const uint64_t writes = C10_UNLIKELY(op.dynamic_writes != nullptr) ? op.dynamic_writes(args) : op.writes;
-    for (uint32_t i = 0; i < op.nargs; ++i) argument(args[i], writes >> i & 1, op.is_data[i]);
+    for (uint32_t i = 0; i < op.nargs; ++i) argument(args[i], writes >> i & 1, op.encoding[i]);
   }
 
   void seed(const Seed& s) {
@@ -32,7 +34,11 @@ class Encoder {
 
  private:
   void tensor(const c10::TensorImpl* t, bool written);
-  void argument(const IValue& v, bool written, bool is_data);
+  void number(Tag tag, uint64_t bits) {
+    words.push_back(header(tag));
+    data.push_back(bits);
+  }
+  void argument(const IValue& v, bool written, uint32_t encoding);
   void list(const IValue& v, bool written);
   void string(const std::string& s);
   size_t index_of_many(RsxStorage* storage);  // large lists: a table instead of a scan
@@ -55,8 +61,8 @@ inline void Encoder::tensor(const c10::TensorImpl* t, bool written) {
   const auto dtype = static_cast<uint8_t>(c10::typeMetaToScalarType(t->dtype()));
   const uint64_t flags = t->is_wrapped_number() ? uint64_t{kWrappedNumber} : 0;
   if (C10_LIKELY(t->device_type() == c10::DeviceType::PrivateUse1 && t->layout() == at::kStrided)) {
-    // Lazy conjugation and negation are resolved above us; the copy kernels see to the rest.
-    TORCH_INTERNAL_ASSERT_DEBUG_ONLY(!t->key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative})));
+    constexpr c10::DispatchKeySet kLazyBits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+    lazy_bits |= t->key_set().has_any(kLazyBits);
     auto* storage = storage_of(t);
     const auto index = index_of(handle_of(storage));
     if (written) {
@@ -88,22 +94,22 @@ inline uint64_t bits_of(double d) {
   return u;
 }
 
-inline void Encoder::argument(const IValue& v, bool written, bool is_data) {
+inline void Encoder::argument(const IValue& v, bool written, uint32_t encoding) {
   if (v.isTensor()) return tensor(v.unsafeToTensorImpl(), written);
   if (v.isNone()) return words.push_back(header(kNone));
   if (v.isInt()) {
-    words.push_back(header(is_data ? kDataInt : kInt));
-    (is_data ? static_cast<c10::SmallVectorImpl<uint64_t>&>(data) : words).push_back(static_cast<uint64_t>(v.toInt()));
-    return;
+    if (encoding == RSX_ENCODE_DATA) return number(kDataInt, static_cast<uint64_t>(v.toInt()));
+    words.push_back(header(kInt));
+    return words.push_back(static_cast<uint64_t>(v.toInt()));
   }
   if (v.isDouble()) {
-    words.push_back(header(is_data ? kDataDouble : kDouble));
-    (is_data ? static_cast<c10::SmallVectorImpl<uint64_t>&>(data) : words).push_back(bits_of(v.toDouble()));
-    return;
+    if (encoding != RSX_ENCODE_STRUCTURE) return number(kDataDouble, bits_of(v.toDouble()));
+    words.push_back(header(kDouble));
+    return words.push_back(bits_of(v.toDouble()));
   }
   if (v.isBool()) {
-    if (is_data) data.push_back(v.toBool());
-    return words.push_back(is_data ? header(kDataBool) : header(kBool, v.toBool()));
+    if (encoding != RSX_ENCODE_STRUCTURE) return number(kDataBool, v.toBool());
+    return words.push_back(header(kBool, v.toBool()));
   }
   list(v, written);
 }

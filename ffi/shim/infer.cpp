@@ -62,19 +62,22 @@ void insert_immediate(OpInfo& op, const Encoder& e, uint32_t reason) {
   Results().insert(op, e, RSX_SIG_IMMEDIATE);
 }
 
-// Meta kernels skip the memory-overlap checks of TensorIterator; the outcome is memoised with the signature.
-void check_overlaps(const OpInfo& op, const IValue* args) {
+// Whether a written argument overlaps itself, or another one in part. Rules and Meta kernels do not look: such a call
+// is left to the CPU kernel, which refuses it, or warns and does it, as for CPU tensors.
+bool overlaps(const OpInfo& op, const IValue* args) {
   for (uint32_t i = 0; i < op.nargs; ++i) {
     if (!op.writes_arg(i) || !args[i].isTensor()) continue;
     const auto& written = args[i].toTensor();
     if (!written.defined() || !is_rsx(written)) continue;
-    at::assert_no_internal_overlap(written);
+    if (at::has_internal_overlap(written) == at::MemOverlap::Yes) return true;
     for (uint32_t j = 0; j < op.nargs; ++j) {
       if (j == i || !args[j].isTensor()) continue;
-      const auto& read = args[j].toTensor();
-      if (read.defined() && is_rsx(read)) at::assert_no_partial_overlap(written, read);
+      const auto& other = args[j].toTensor();
+      if (other.defined() && is_rsx(other) && at::get_overlap_status(written, other) == at::MemOverlapStatus::Partial)
+        return true;
     }
   }
+  return false;
 }
 
 void collect(const OpInfo& op, const Stack& returned, Results& results) {
@@ -128,7 +131,6 @@ bool by_rule(const OpInfo& op, const IValue* args, const Encoder& e) {
       if (op.nrets == 1) results.list(args[0]);
       break;
   }
-  check_overlaps(op, args);
   results.insert(op, e);
   return true;
 }
@@ -162,7 +164,6 @@ bool rename_device(std::string& text) {
 
 bool by_meta(OpInfo& op, Stack& stack, const Encoder& e) {
   const auto* args = &stack[stack.size() - op.nargs];
-  check_overlaps(op, args);
   Stack meta;
   Shadows shadows(c10::DispatchKey::Meta);
   for (uint32_t i = 0; i < op.nargs; ++i) {
@@ -209,6 +210,10 @@ bool inferring() { return t_inferring; }
 
 bool infer(OpInfo& op, Stack& stack, const Encoder& record) {
   const auto* args = &stack[stack.size() - op.nargs];
+  if (!op.structured && overlaps(op, args)) {
+    insert_immediate(op, record, RSX_WHY_OVERLAP);
+    return false;
+  }
   if (by_rule(op, args, record)) return false;
   if (Stack returned; op.structured && run_structured(op, args, returned)) {
     Results results;

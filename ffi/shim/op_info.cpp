@@ -18,14 +18,6 @@ Table& table() {
 
 bool starts_with(const std::string& s, const char* prefix) { return s.compare(0, strlen(prefix), prefix) == 0; }
 
-// Numbers whose value shapes the result (arange's bounds) stay in the signature; all others are
-// operand data.
-bool scalars_shape_result(const std::string& name) {
-  return name.find("range") != std::string::npos || name.find("linspace") != std::string::npos ||
-         name.find("logspace") != std::string::npos || name.find("upsample") != std::string::npos ||
-         name.find("_histogramdd") != std::string::npos;
-}
-
 bool is_number(const c10::Argument& arg) {
   auto type = arg.real_type();
   if (type->kind() == c10::TypeKind::OptionalType) type = type->expectRef<c10::OptionalType>().getElementType();
@@ -68,12 +60,17 @@ void special_cases(OpInfo& op) {
                     starts_with(n, "aten::_index_put_impl_") || starts_with(n, "aten::_unsafe_index");
 }
 
+uint32_t encoding_of(const std::string& op, const std::string& argument) {
+  // arange's result has its size before it is recorded (ops_factory.cpp): where it starts is data.
+  if (op == "aten::arange.start_out" && (argument == "start" || argument == "end")) return RSX_ENCODE_DATA;
+  return rsx_op_encoding(op.data(), op.size(), argument.data(), argument.size());
+}
+
 void read_arguments(OpInfo& op, const c10::FunctionSchema& schema) {
-  const bool keep_numbers = scalars_shape_result(op.name);
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const auto& arg = schema.arguments()[i];
     if (arg.alias_info() && arg.alias_info()->isWrite()) op.writes |= uint64_t{1} << i;
-    op.is_data.push_back(!keep_numbers && is_number(arg));
+    op.encoding.push_back(is_number(arg) ? encoding_of(op.name, arg.name()) : RSX_ENCODE_STRUCTURE);
     if (arg.type()->str().find("Generator") != std::string::npos) op.random = true;
   }
 }

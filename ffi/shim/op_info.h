@@ -35,12 +35,12 @@ struct OpInfo {
   uint32_t nargs = 0, nrets = 0;
   uint64_t writes = 0;                   // bit i: argument i is written
   WriteMask dynamic_writes = nullptr;    // replaces `writes` when set
-  c10::SmallVector<bool, 16> is_data;    // a value that cannot shape the result
+  c10::SmallVector<uint8_t, 16> encoding;  // per argument: RsxEncoding; structure for all but numbers
   c10::SmallVector<int8_t, 4> ret_arg;   // the written argument that a result is, or -1
   c10::SmallVector<bool, 4> ret_list;    // a result is a list of tensors
   bool immediate = false;                // never recorded, for the reason below
-  uint32_t reason = RSX_WHY_HOST_RESULT; // RsxReason
-  bool structured = false;               // has the default-backend kernel that runs its C++ meta function
+  std::atomic<uint32_t> reason{RSX_WHY_HOST_RESULT};  // RsxReason of the last call that could not be recorded
+  std::atomic<bool> structured{false};   // has the default-backend kernel that runs its C++ meta function
   bool random = false;                   // draws numbers: seed and offset travel with the record
   bool host_indices = false;             // accepts index tensors that live on the CPU
   Rule rule = Rule::kAsk;

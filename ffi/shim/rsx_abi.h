@@ -86,6 +86,13 @@ void rsx_sig_insert(const uint64_t* words, size_t nwords, uint32_t op, const Rsx
 // per result, whether it is a list of tensors.
 uint32_t rsx_op_register(const char* name, size_t len, const bool* written, size_t nargs, const int8_t* ret_arg,
                          const bool* ret_list, size_t nrets, uint64_t* hash);
+// How a number argument is recorded (rsx_lazy::aten::structural).
+enum RsxEncoding : uint32_t {
+  RSX_ENCODE_DATA = 0,           // operand data: may change without a new signature
+  RSX_ENCODE_STRUCTURE = 1,      // in the words
+  RSX_ENCODE_INT_STRUCTURE = 2,  // in the words if it is an integer
+};
+uint32_t rsx_op_encoding(const char* name, size_t len, const char* argument, size_t argument_len);
 // Whether compiled programs know the op (a row in rsx_lazy::aten).
 int rsx_op_has_lowering(const char* name, size_t len);
 
@@ -111,6 +118,7 @@ enum RsxReason : uint32_t {
   RSX_WHY_NO_META = 2,        // PyTorch cannot tell the result's shape without running it
   RSX_WHY_META_FAILED = 3,
   RSX_WHY_PYTHON = 4,         // a kernel outside aten, maybe written in Python
+  RSX_WHY_OVERLAP = 5,        // writes memory that overlaps itself or another argument
 };
 void rsx_note_fallback(uint32_t op, uint32_t reason);
 int rsx_bad_fork(void);  // 1 in a child of a process that had used the device
@@ -119,10 +127,10 @@ int rsx_bad_fork(void);  // 1 in a child of a process that had used the device
 uint64_t rsx_event_record(void);
 int rsx_event_done(uint64_t ticket);
 int32_t rsx_event_wait(uint64_t ticket);
-double rsx_event_ms(uint64_t from, uint64_t to);
+double rsx_event_ms(uint64_t from, uint64_t to);  // negative: one is not done, or long forgotten
 
 typedef struct {
-  uint64_t allocated, peak, reserved, peak_reserved, allocations, frees, total;
+  uint64_t allocated, peak, reserved, allocations, system_allocations, total;
 } RsxMemory;
 void rsx_memory(RsxMemory* out);
 void rsx_memory_reset_peak(void);

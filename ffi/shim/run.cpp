@@ -29,6 +29,20 @@ void upload_indices(OpInfo& op, Stack& stack) {
   }
 }
 
+// Computes pending conjugations and negations of what is read. False: one is written to.
+bool resolve_lazy_bits(OpInfo& op, Stack& stack) {
+  const auto base = stack.size() - op.nargs;
+  bool written = false;
+  for (uint32_t i = 0; i < op.nargs; ++i) {
+    stack[base + i] = map_tensors(stack[base + i], [&](const at::Tensor& t) {
+      if (!t.defined() || !is_rsx(t) || !(t.is_conj() || t.is_neg())) return t;
+      written |= op.writes_arg(i);
+      return op.writes_arg(i) ? t : t.resolve_conj().resolve_neg();
+    });
+  }
+  return !written;
+}
+
 at::Tensor result(const RsxOut& o, RsxStorage* storage) {
   const auto nbytes = static_cast<int64_t>(o.nbytes);
   return adopt(storage, nbytes, {o.sizes, o.rank}, {o.strides, o.rank}, static_cast<at::ScalarType>(o.dtype));
@@ -79,6 +93,10 @@ bool record(OpInfo& op, Stack& stack, const Seed* seed) {
     if (C10_UNLIKELY(e.foreign)) {
       if (!op.host_indices || tries > 0) raise_foreign(op, stack);
       upload_indices(op, stack);
+      continue;
+    }
+    if (C10_UNLIKELY(e.lazy_bits)) {
+      if (!resolve_lazy_bits(op, stack)) return false;
       continue;
     }
     if (seed) e.seed(*seed);

@@ -48,9 +48,8 @@ c10::CachingDeviceAllocator::DeviceStats Allocator::getDeviceStats(c10::DeviceIn
   set(stats.allocated_bytes, m.allocated, m.peak);
   set(stats.active_bytes, m.allocated, m.peak);
   set(stats.requested_bytes, m.allocated, m.peak);
-  set(stats.reserved_bytes, m.reserved, m.peak_reserved);
-  stats.num_device_alloc = static_cast<int64_t>(m.allocations);
-  stats.num_device_free = static_cast<int64_t>(m.frees);
+  set(stats.reserved_bytes, m.reserved, m.reserved);
+  stats.num_device_alloc = static_cast<int64_t>(m.system_allocations);
   return stats;
 }
 
@@ -137,6 +136,8 @@ void set_geometry(const at::Tensor& t, c10::IntArrayRef sizes, c10::IntArrayRef 
 }
 
 at::Tensor upload(const at::Tensor& cpu) {
+  TORCH_CHECK_NOT_IMPLEMENTED(cpu.layout() == at::kStrided, "rsx has no tensors of layout ", cpu.layout(),
+                              "; only torch.strided");
   auto src = cpu.resolve_conj().resolve_neg();
   if (!src.is_non_overlapping_and_dense()) src = src.contiguous();
   auto t = new_tensor(src.sizes(), src.strides(), src.scalar_type());

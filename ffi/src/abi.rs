@@ -1,15 +1,18 @@
-//! The C entries of `shim/rsx_abi.h`.
+//! The C entries of `shim/rsx_abi.h`: storages and recording. Cuts, waits and counters are in [`crate::control`].
 
-use crate::core::core;
-use crate::error::{guard, shield};
-use crate::{fork, frames, gil, standin};
-use rsx_lazy::{EngineError, EngineErrorKind, FrameId, OpId, OutMeta, Recorded, RetInfo, Sig, SigFlags, Storage};
+use crate::core::session;
+use crate::error::{Failure, guard, shield};
+use crate::{fork, frames};
+use rsx_capture::CutCause;
+use rsx_lazy::aten::structural::{Encoding, encoding};
+use rsx_lazy::{OpId, OutMeta, Recorded, RetInfo, Sig, SigFlags, Storage};
+use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
-use std::slice::from_raw_parts;
-use std::sync::{Arc, Mutex};
+use std::slice::{from_raw_parts, from_raw_parts_mut};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Runs `f` on a storage whose reference stays the caller's.
 ///
@@ -60,21 +63,16 @@ pub unsafe extern "C" fn rsx_storage_token(storage: *const Storage) -> *mut c_vo
     unsafe { (*storage).token() as *mut c_void }
 }
 
-fn exposed() -> std::sync::MutexGuard<'static, BTreeMap<usize, usize>> {
+/// Storages with a real address in PyTorch's hands, by that address; pointers valid while the entry is there.
+fn exposed() -> MutexGuard<'static, BTreeMap<usize, usize>> {
     static MAP: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
     MAP.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rsx_storage_find(address: *const c_void) -> *const Storage {
-    Storage::by_token(address as u64)
-        .or_else(|| exposed().get(&(address as usize)).map(|&s| s as *const Storage))
-        .unwrap_or(std::ptr::null())
-}
-
-fn settle(cause: u32) {
-    let frame = frames::current();
-    gil::released(|| core().recorder.cut(cause_name(cause), frame));
+    let known = || exposed().get(&(address as usize)).map(|&s| s as *const Storage);
+    shield(std::ptr::null(), || Storage::by_token(address as u64).or_else(known).unwrap_or(std::ptr::null()))
 }
 
 /// # Safety
@@ -82,39 +80,28 @@ fn settle(cause: u32) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rsx_storage_resize(storage: *const Storage, nbytes: u64) -> i32 {
     guard(|| {
-        settle(10);
+        let frame = frames::current();
         // SAFETY: the caller's promise.
-        unsafe {
-            with(storage, |s| {
-                let new = standin::memory(nbytes as usize);
-                let mut st = s.state();
-                if let Some(old) = &st.buffer {
-                    std::ptr::copy_nonoverlapping(old.ptr(), new.ptr(), old.len().min(nbytes as usize));
-                }
-                st.buffer = Some(new);
-                drop(st);
-                s.set_nbytes(nbytes as usize);
-            });
-        }
+        unsafe { with(storage, |s| session()?.resize(s, nbytes as usize, frame).map_err(Failure::from)) }?;
         Ok(0)
     })
 }
 
 /// # Safety
-/// As [`with`].
+/// As [`with`]; `address` is valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rsx_storage_expose(storage: *const Storage, address: *mut *mut c_void) -> i32 {
     guard(|| {
-        settle(5);
+        let frame = frames::current();
         // SAFETY: the caller's promise.
-        unsafe {
-            with(storage, |s| {
-                let p = standin::buffer_of(s).ptr();
-                s.set_exposed();
-                exposed().insert(p as usize, storage as usize);
-                *address = p.cast();
-            });
-        }
+        let ptr = unsafe {
+            with(storage, |s| session()?.expose(s, CutCause::DataPointer, frame).map_err(Failure::from))
+        }?;
+        let mut map = exposed();
+        map.retain(|_, s| *s != storage as usize);
+        map.insert(ptr as usize, storage as usize);
+        // SAFETY: the caller's promise.
+        unsafe { *address = ptr.cast() };
         Ok(0)
     })
 }
@@ -124,17 +111,10 @@ pub unsafe extern "C" fn rsx_storage_expose(storage: *const Storage, address: *m
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rsx_storage_upload(storage: *const Storage, src: *const u8, nbytes: u64) -> i32 {
     guard(|| {
+        let src = slice(src, nbytes as usize);
+        // No frame: an upload neither cuts nor is reported, and it is on the hot path of data loading.
         // SAFETY: the caller's promise.
-        unsafe {
-            with(storage, |s| {
-                if core().recorder.is_used(s) {
-                    settle(10);
-                }
-                let b = if s.is_exposed() { standin::buffer_of(s) } else { standin::memory(s.nbytes()) };
-                std::ptr::copy_nonoverlapping(src, b.ptr(), nbytes as usize);
-                s.state().buffer = Some(b);
-            });
-        }
+        unsafe { with(storage, |s| session()?.upload(s, src, Default::default()).map_err(Failure::from)) }?;
         Ok(0)
     })
 }
@@ -142,18 +122,19 @@ pub unsafe extern "C" fn rsx_storage_upload(storage: *const Storage, src: *const
 /// # Safety
 /// As [`with`]; `dst` points to `nbytes` writable bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rsx_storage_read(storage: *const Storage, offset: u64, nbytes: u64, dst: *mut u8, cause: u32) -> i32 {
+pub unsafe extern "C" fn rsx_storage_read(
+    storage: *const Storage,
+    offset: u64,
+    nbytes: u64,
+    dst: *mut u8,
+    cause: u32,
+) -> i32 {
     guard(|| {
-        // SAFETY: the caller's promise.
-        unsafe {
-            with(storage, |s| {
-                if core().recorder.is_recorded(s) {
-                    settle(cause);
-                }
-                let b = standin::buffer_of(s);
-                std::ptr::copy_nonoverlapping(b.ptr().add(offset as usize), dst, nbytes as usize);
-            });
-        }
+        let (cause, frame) = (crate::control::host_cause(cause), frames::current());
+        // SAFETY: the caller's promise; the memory is PyTorch's own, initialised or not (bytes have no invalid values).
+        let dst = unsafe { from_raw_parts_mut(dst, nbytes as usize) };
+        // SAFETY: as above.
+        unsafe { with(storage, |s| session()?.read(s, offset as usize, dst, cause, frame).map_err(Failure::from)) }?;
         Ok(0)
     })
 }
@@ -195,13 +176,14 @@ pub unsafe extern "C" fn rsx_record(record: *const Record, fresh: *mut *const St
     guard(|| {
         // SAFETY: valid for the call.
         let r = unsafe { &*record };
-        let storages: Vec<ManuallyDrop<Arc<Storage>>> = slice(r.storages, r.nstorages)
+        let storages: SmallVec<[ManuallyDrop<Arc<Storage>>; 8]> = slice(r.storages, r.nstorages)
             .iter()
             // SAFETY: references that the tensors on the caller's stack keep alive; ManuallyDrop leaves the count alone.
             .map(|&s| ManuallyDrop::new(unsafe { Arc::from_raw(s) }))
             .collect();
-        let refs: Vec<&Arc<Storage>> = storages.iter().map(|s| &**s).collect();
-        let recorded = core().recorder.record(
+        let refs: SmallVec<[&Arc<Storage>; 8]> = storages.iter().map(|s| &**s).collect();
+        let recorder = session()?.recorder();
+        let recorded = recorder.record(
             slice(r.words, r.nwords),
             &refs,
             slice(r.written, r.nstorages),
@@ -212,7 +194,7 @@ pub unsafe extern "C" fn rsx_record(record: *const Record, fresh: *mut *const St
             Recorded::Immediate(_) => Ok(2),
             Recorded::Done { sig, outputs, frame_wanted } => {
                 if frame_wanted {
-                    core().recorder.note_frame(frames::current());
+                    recorder.note_frame(frames::current());
                 }
                 let nfresh = outputs.len();
                 // SAFETY: `results` is valid, and `fresh` holds `cap` pointers.
@@ -251,8 +233,8 @@ pub unsafe extern "C" fn rsx_take_fresh(fresh: *mut *const Storage) {
 #[unsafe(no_mangle)]
 pub extern "C" fn rsx_sig_insert(words: *const u64, nwords: usize, op: u32, outs: *const OutMeta, nouts: usize, flags: u32) {
     shield((), || {
-        let Some(op) = core().ops.get(OpId(op)) else { return };
-        core().recorder.insert(op, slice(words, nwords), slice(outs, nouts), SigFlags { immediate: flags & 1 != 0 });
+        let Some((session, op)) = session().ok().and_then(|s| Some((s, s.op(OpId(op))?))) else { return };
+        session.recorder().insert(op, slice(words, nwords), slice(outs, nouts), SigFlags { immediate: flags & 1 != 0 });
     });
 }
 
@@ -279,7 +261,8 @@ pub unsafe extern "C" fn rsx_op_register(
             .zip(slice(ret_list, nrets))
             .map(|(&from, &list)| RetInfo { alias_of: u32::try_from(from).ok(), list })
             .collect();
-        let op = core().ops.register(text(name, len), slice(written, nargs), &rets);
+        let Ok(session) = session() else { return u32::MAX };
+        let op = session.register_op(text(name, len), slice(written, nargs), &rets);
         // SAFETY: the caller's promise.
         unsafe { *hash = op.hash };
         op.id.0
@@ -291,84 +274,12 @@ pub extern "C" fn rsx_op_has_lowering(name: *const u8, len: usize) -> i32 {
     shield(0, || i32::from(rsx_lazy::aten::find(text(name, len)).is_some()))
 }
 
-// ---- cuts, waits, counters ------------------------------------------------------------------------------------------
-
-/// The name of an `RsxCause`.
-pub(crate) fn cause_name(cause: u32) -> &'static str {
-    const NAMES: [&str; 11] = [
-        "mark_step", "optimizer step", "item", "copy to host", "print", "data pointer", "dynamic shape", "fallback",
-        "synchronize", "event", "storage",
-    ];
-    NAMES.get(cause as usize).copied().unwrap_or("unknown")
-}
-
+/// How the number argument `argument` of op `name` is recorded: `RsxEncoding`.
 #[unsafe(no_mangle)]
-pub extern "C" fn rsx_cut(cause: u32) -> i32 {
-    guard(|| {
-        settle(cause);
-        Ok(0)
+pub extern "C" fn rsx_op_encoding(name: *const u8, len: usize, argument: *const u8, argument_len: usize) -> u32 {
+    shield(0, || match encoding(text(name, len), text(argument, argument_len)) {
+        Encoding::Data => 0,
+        Encoding::Structure => 1,
+        Encoding::IntStructure => 2,
     })
 }
-
-#[unsafe(no_mangle)]
-pub extern "C" fn rsx_synchronize(cause: u32) -> i32 {
-    rsx_cut(cause)
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn rsx_note_fallback(op: u32, reason: u32) {
-    shield((), || {
-        let name = core().ops.get(OpId(op)).map_or_else(String::new, |o| o.name.clone());
-        tracing::warn!(op = name, reason, "ran at once on the CPU");
-    });
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn rsx_event_record() -> u64 {
-    rsx_cut(9);
-    0
-}
-#[unsafe(no_mangle)]
-pub extern "C" fn rsx_event_done(_ticket: u64) -> i32 {
-    1
-}
-#[unsafe(no_mangle)]
-pub extern "C" fn rsx_event_wait(_ticket: u64) -> i32 {
-    0
-}
-#[unsafe(no_mangle)]
-pub extern "C" fn rsx_event_ms(_from: u64, _to: u64) -> f64 {
-    0.0
-}
-
-/// Mirrors `RsxMemory`.
-#[repr(C)]
-#[derive(Debug, Default)]
-pub struct MemoryStats {
-    allocated: u64,
-    peak: u64,
-    reserved: u64,
-    peak_reserved: u64,
-    allocations: u64,
-    frees: u64,
-    total: u64,
-}
-
-/// # Safety
-/// `out` is valid.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rsx_memory(out: *mut MemoryStats) {
-    // SAFETY: the caller's promise.
-    unsafe { *out = MemoryStats::default() };
-}
-#[unsafe(no_mangle)]
-pub extern "C" fn rsx_memory_reset_peak() {}
-#[unsafe(no_mangle)]
-pub extern "C" fn rsx_memory_trim() {}
-
-#[allow(dead_code, reason = "until the session's errors arrive")]
-fn internal(message: String) -> EngineError {
-    EngineError { kind: EngineErrorKind::Internal, message }
-}
-#[allow(dead_code, reason = "until the session arrives")]
-const NO_FRAME: FrameId = FrameId(0);

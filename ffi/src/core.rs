@@ -1,20 +1,33 @@
-//! The one device: op table, recorder and session, made on first use.
+//! The one device: its session, made on first use.
 
-use crate::{eager, standin};
-use rsx_lazy::record::Limits;
-use rsx_lazy::{OpTable, Recorder};
+use crate::error::Failure;
+use crate::{eager, fork, gil};
+use rsx_capture::{DeviceBackend, Options, Session};
 use std::sync::{Arc, OnceLock};
 
-pub(crate) struct Core {
-    pub ops: OpTable,
-    pub recorder: Recorder,
-    pub sink: Arc<standin::Inline>,
+static SESSION: OnceLock<Result<Session, Failure>> = OnceLock::new();
+
+/// The session. Errors if its options are wrong or its threads cannot be started, every time.
+pub(crate) fn session() -> Result<&'static Session, Failure> {
+    SESSION.get_or_init(start).as_ref().map_err(Clone::clone)
 }
 
-pub(crate) fn core() -> &'static Core {
-    static CORE: OnceLock<Core> = OnceLock::new();
-    CORE.get_or_init(|| {
-        let sink = standin::Inline::new(Box::new(eager::Libtorch));
-        Core { ops: OpTable::default(), recorder: Recorder::new(sink.clone(), Limits::default()), sink }
-    })
+/// The session, if anything has been done with the device.
+pub(crate) fn started() -> Option<&'static Session> {
+    SESSION.get()?.as_ref().ok()
+}
+
+fn start() -> Result<Session, Failure> {
+    let options = Options::from_env().map_err(Failure::user)?;
+    let session = Session::new(Arc::new(DeviceBackend::cpu()), Arc::new(eager::Libtorch), options)?;
+    session.set_blocking_section(|wait| gil::released(wait));
+    Ok(session)
+}
+
+/// In a forked child: every later use is an error. Async-signal-safe: sets a flag.
+pub(crate) fn mark_forked() {
+    if let Some(session) = started() {
+        session.mark_forked();
+    }
+    fork::set_bad();
 }

@@ -15,7 +15,13 @@ unsafe extern "C" {
 }
 
 extern "C" fn in_child() {
-    BAD.store(USED.load(Relaxed), Relaxed);
+    if USED.load(Relaxed) {
+        crate::core::mark_forked();
+    }
+}
+
+pub(crate) fn set_bad() {
+    BAD.store(true, Relaxed);
 }
 
 /// Notes that the device is in use: a child forked from now on cannot use it.
@@ -23,7 +29,7 @@ pub(crate) fn note_use() {
     if !USED.swap(true, Relaxed) {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
-            // SAFETY: the handler only stores to an atomic, which is async-signal-safe.
+            // SAFETY: the handler only reads and sets flags, which is async-signal-safe.
             unsafe { pthread_atfork(None, None, Some(in_child)) };
         });
     }

@@ -15,11 +15,21 @@ pub(crate) fn held() -> bool {
     unsafe { PyGILState_Check() == 1 }
 }
 
-/// Runs `wait` without the GIL, if this thread holds it.
-pub(crate) fn released<T: Send>(wait: impl FnOnce() -> T + Send) -> T {
+/// Runs `wait` without the GIL, if this thread holds it. `wait` must not touch Python objects.
+pub(crate) fn released(wait: &mut dyn FnMut()) {
+    struct Here<'a>(&'a mut dyn FnMut());
+    // SAFETY: PyO3 asks for `Send` to keep Python references out; the closure runs on this very thread.
+    unsafe impl Send for Here<'_> {}
+
     if !held() {
         return wait();
     }
+    let here = Here(wait);
     // Attaching first tells PyO3 what is so already when we come from C++: it then gives up the very same state.
-    Python::attach(|py| py.detach(wait))
+    Python::attach(|py| {
+        py.detach(move || {
+            let here = here; // the whole of it, not its field
+            (here.0)();
+        });
+    });
 }

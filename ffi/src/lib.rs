@@ -8,12 +8,14 @@
 #![allow(unreachable_pub, reason = "C entries are exported symbols")]
 
 mod abi;
+mod machine;
+mod control;
 mod core;
 mod eager;
 mod error;
 mod fork;
 mod frames;
 mod gil;
+mod log;
 mod py;
 mod random;
-mod standin;

@@ -1,20 +1,51 @@
 //! What the Python package calls.
 
-use crate::core::core;
+use crate::control::{self, set_host_cause};
+use crate::core::{session, started};
 use crate::eager::rsx_cpp_free;
-use crate::{abi, fork, frames};
-use pyo3::exceptions::PyRuntimeError;
+use crate::error::{Failure, last_text, status_of};
+use crate::{fork, frames};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
+use rsx_capture::{CutCause, ErrorKind, FaultPoint};
+use std::cell::Cell;
 use std::ffi::{CStr, c_char};
+use std::time::Duration;
 
 unsafe extern "C" {
     fn rsx_cpp_init() -> *mut c_char;
+    fn rsx_cpp_bench(what: *const c_char, n: i64) -> f64;
+}
+
+/// How long the end of the process waits for work in flight.
+const SHUTDOWN: Duration = Duration::from_secs(10);
+
+fn exception(py: Python<'_>, failure: Failure) -> PyErr {
+    let name = match failure.kind {
+        ErrorKind::OutOfMemory => "OutOfMemoryError",
+        _ => return PyRuntimeError::new_err(failure.message),
+    };
+    let class = py.import("torch").and_then(|t| t.getattr(name));
+    match class.and_then(|c| c.call1((failure.message.clone(),))) {
+        Ok(e) => PyErr::from_value(e),
+        Err(_) => PyRuntimeError::new_err(failure.message),
+    }
+}
+
+/// A status of the C entries as PyTorch's exception.
+fn checked(py: Python<'_>, status: i32) -> PyResult<()> {
+    if status >= 0 {
+        return Ok(());
+    }
+    let kind = if status == status_of(ErrorKind::OutOfMemory) { ErrorKind::OutOfMemory } else { ErrorKind::User };
+    Err(exception(py, Failure { kind, message: last_text() }))
 }
 
 /// Registers the device with PyTorch. `skip`: directories whose frames are not the user's.
 #[pyfunction]
 fn init(skip: Vec<String>) -> PyResult<()> {
+    crate::log::init();
     skip.into_iter().for_each(frames::skip);
     // SAFETY: called once, by the package's import, under the GIL.
     let text = unsafe { rsx_cpp_init() };
@@ -32,17 +63,23 @@ fn init(skip: Vec<String>) -> PyResult<()> {
 
 #[pyfunction]
 fn mark_step(py: Python<'_>) -> PyResult<()> {
-    checked(py, abi::rsx_cut(0))
+    checked(py, control::rsx_cut(0))
 }
 
 #[pyfunction]
 fn synchronize(py: Python<'_>) -> PyResult<()> {
-    checked(py, abi::rsx_synchronize(8))
+    checked(py, control::rsx_synchronize(8))
 }
 
+/// Cuts before the next recorded op, for an optimizer's step.
 #[pyfunction]
-fn cut_before_next() {
-    core().recorder.cut_before_next(abi::cause_name(1));
+fn cut_before_next(py: Python<'_>) -> PyResult<()> {
+    let Some(session) = started() else { return Ok(()) };
+    if fork::is_bad() {
+        return Ok(()); // an optimizer of CPU tensors, in a child
+    }
+    let cut = session.cut_before_next(CutCause::OptimizerStep, frames::current());
+    cut.map_err(|e| exception(py, e.into()))
 }
 
 #[pyfunction]
@@ -52,86 +89,114 @@ fn is_bad_fork() -> bool {
 
 #[pyfunction]
 fn metrics(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let m = session().map_err(|e| exception(py, e))?.metrics();
     let d = PyDict::new(py);
-    d.set_item("records", core().recorder.stats().records)?;
-    d.set_item("segments", core().sink.segments.load(std::sync::atomic::Ordering::Relaxed))?;
-    for k in ["compiles", "host_waits", "cache_hits", "eager_runs", "kernels", "bytes_moved", "peak_bytes", "live_bytes"] {
-        d.set_item(k, 0)?;
+    macro_rules! items {
+        ($($field:ident)*) => { $( d.set_item(stringify!($field), m.$field)?; )* };
     }
-    d.set_item("compile_seconds", 0.0)?;
-    let cuts = PyDict::new(py);
-    for (k, v) in core().sink.cuts.lock().unwrap_or_else(|e| e.into_inner()).iter() {
-        cuts.set_item(k, v)?;
+    items! {
+        records signatures segments compiles compile_failures compile_seconds cache_hits eager_runs eager_ops calls
+        fallbacks cuts host_waits wait_seconds throttles launch_failures faults kernels bytes_moved busy_seconds
+        live_bytes peak_bytes reserved_bytes system_allocations live_storages cached_segments
     }
-    d.set_item("cuts", cuts)?;
-    d.set_item("calls", PyDict::new(py))?;
-    d.set_item("fallbacks", PyDict::new(py))?;
     Ok(d)
 }
 
 #[pyfunction]
-fn reset_metrics() {}
-
-#[pyfunction]
-fn report() -> String {
-    String::new()
+fn reset_metrics(py: Python<'_>) -> PyResult<()> {
+    session().map_err(|e| exception(py, e))?.reset_metrics();
+    Ok(())
 }
 
 #[pyfunction]
-fn wait_for_compiles() {}
+fn report(py: Python<'_>) -> PyResult<String> {
+    Ok(session().map_err(|e| exception(py, e))?.report().text())
+}
 
+/// Pins the tier; returns the one before.
 #[pyfunction]
-fn set_tier(name: String) -> PyResult<String> {
-    Ok(name)
+fn set_tier(py: Python<'_>, name: &str) -> PyResult<&'static str> {
+    let session = session().map_err(|e| exception(py, e))?;
+    let before = session.tier();
+    session.set_tier(name.parse().map_err(PyValueError::new_err)?);
+    Ok(before.name())
 }
 
 #[pyfunction]
 fn memory(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let m = control::memory();
     let d = PyDict::new(py);
-    for k in ["allocated", "peak", "reserved", "peak_reserved", "allocations", "frees", "total"] {
-        d.set_item(k, 0)?;
-    }
+    d.set_item("allocated", m.allocated)?;
+    d.set_item("peak", m.peak)?;
+    d.set_item("reserved", m.reserved)?;
+    d.set_item("allocations", m.allocations)?;
+    d.set_item("system_allocations", m.system_allocations)?;
+    d.set_item("total", m.total)?;
     Ok(d)
 }
 
 #[pyfunction]
-fn reset_peak_memory() {}
+fn reset_peak_memory() {
+    control::rsx_memory_reset_peak();
+}
 
 #[pyfunction]
-fn empty_cache() {}
+fn empty_cache() {
+    control::rsx_memory_trim();
+}
 
+/// Lets the `n`-th occurrence from now of `point` (`compile`, `launch`, `oom`) fail; 0 takes it back. For tests.
 #[pyfunction]
-fn shutdown() {}
+fn inject(py: Python<'_>, point: &str, n: u64) -> PyResult<()> {
+    let points = [FaultPoint::Compile, FaultPoint::Launch, FaultPoint::Oom];
+    let found = points.into_iter().find(|p| p.name() == point);
+    let point = found.ok_or_else(|| PyValueError::new_err(format!("no fault point {point:?}")))?;
+    session().map_err(|e| exception(py, e))?.inject(point, n);
+    Ok(())
+}
 
-/// Context manager: host waits of this thread inside the block have this cause.
-#[pyclass]
+/// Ends the executor's threads before the interpreter and libtorch are taken down. What is recorded but never cut is
+/// dropped: nobody can read it any more.
+#[pyfunction]
+fn shutdown() {
+    if let Some(session) = started() {
+        session.shutdown(SHUTDOWN);
+    }
+}
+
+/// Nanoseconds per call of a micro benchmark (`ffi/shim/bench.cpp`).
+#[pyfunction]
+fn microbench(what: &str, n: i64) -> PyResult<f64> {
+    let name = std::ffi::CString::new(what)?;
+    // SAFETY: a C string that outlives the call.
+    let ns = unsafe { rsx_cpp_bench(name.as_ptr(), n) };
+    if ns < 0.0 { Err(PyValueError::new_err(format!("no benchmark {what:?}"))) } else { Ok(ns) }
+}
+
+/// Context manager: copies to the host by this thread inside the block have this cause.
+#[pyclass(unsendable)]
 struct HostCause {
-    cause: String,
+    cause: CutCause,
+    before: Cell<Option<CutCause>>,
 }
 
 #[pymethods]
 impl HostCause {
-    fn __enter__(&self) {}
+    fn __enter__(&self) {
+        self.before.set(set_host_cause(Some(self.cause)));
+    }
+
     #[pyo3(signature = (*_exc))]
-    fn __exit__(&self, _exc: &Bound<'_, pyo3::types::PyTuple>) -> bool {
-        let _ = &self.cause;
+    fn __exit__(&self, _exc: &Bound<'_, PyTuple>) -> bool {
+        set_host_cause(self.before.take());
         false
     }
 }
 
 #[pyfunction]
-fn host_cause(cause: String) -> HostCause {
-    HostCause { cause }
-}
-
-/// A status of the C entries as PyTorch's exception.
-fn checked(_py: Python<'_>, status: i32) -> PyResult<()> {
-    if status >= 0 {
-        return Ok(());
-    }
-    // SAFETY: the text of this thread's last failure.
-    let message = unsafe { CStr::from_ptr(crate::error::rsx_take_error()) }.to_string_lossy().into_owned();
-    Err(PyRuntimeError::new_err(message))
+fn host_cause(name: &str) -> PyResult<HostCause> {
+    let cause = CutCause::parse(name).ok_or_else(|| PyValueError::new_err(format!("no cause {name:?}")))?;
+    Ok(HostCause { cause, before: Cell::new(None) })
 }
 
 #[pymodule]
@@ -142,8 +207,8 @@ fn _C(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ($($name:ident)*) => { $( m.add_function(wrap_pyfunction!($name, m)?)?; )* };
     }
     functions! {
-        init mark_step synchronize cut_before_next is_bad_fork metrics reset_metrics report wait_for_compiles set_tier
-        memory reset_peak_memory empty_cache shutdown host_cause
+        init mark_step synchronize cut_before_next is_bad_fork metrics reset_metrics report set_tier memory
+        reset_peak_memory empty_cache inject shutdown microbench host_cause
     }
     Ok(())
 }

@@ -1,7 +1,9 @@
 //! Draws of the eager engine, following `rsx_lazy::philox`: element i comes from block (seed, offset + i).
 
 use crate::error::shield;
-use rsx_lazy::philox::{block, normal_f32, normal_f64, uniform_f32, uniform_f64};
+use rsx_lazy::philox::{
+    below, bernoulli, block, exponential_f32, exponential_f64, normal_f32, normal_f64, uniform_f32, uniform_f64,
+};
 use std::ffi::c_void;
 use std::slice::from_raw_parts_mut;
 
@@ -14,15 +16,6 @@ const BOOL: i32 = 11;
 fn fill<T>(out: &mut [T], seed: u64, offset: u64, draw: impl Fn([u32; 4]) -> T) {
     for (i, x) in out.iter_mut().enumerate() {
         *x = draw(block(seed, offset.wrapping_add(i as u64)));
-    }
-}
-
-/// An integer of [from, to) from 64 random bits; the bias of the remainder is below 2^-32 for ranges below 2^32.
-fn integer(w: [u32; 4], from: i64, to: i64) -> i64 {
-    let bits = u64::from(w[0]) << 32 | u64::from(w[1]);
-    match (to as u64).wrapping_sub(from as u64) {
-        0 => bits as i64,
-        range => from.wrapping_add((bits % range) as i64),
     }
 }
 
@@ -61,20 +54,20 @@ pub unsafe extern "C" fn rsx_philox_fill(
                     normal_f32(w[0], w[1]) * b as f32 + a as f32
                 }),
                 (1, F64) => fill(from_raw_parts_mut(dst.cast::<f64>(), n), seed, offset, |w| normal_f64(w) * b + a),
-                (2, BOOL) => {
-                    fill(from_raw_parts_mut(dst.cast::<u8>(), n), seed, offset, |w| u8::from(uniform_f32(w[0]) < a as f32));
-                }
+                (2, BOOL) => fill(from_raw_parts_mut(dst.cast::<u8>(), n), seed, offset, |w| u8::from(bernoulli(w[0], a))),
                 (3, I64) => {
                     let (from, to) = (a.to_bits() as i64, b.to_bits() as i64);
-                    fill(from_raw_parts_mut(dst.cast::<i64>(), n), seed, offset, |w| integer(w, from, to));
+                    let range = to.wrapping_sub(from) as u64;
+                    fill(from_raw_parts_mut(dst.cast::<i64>(), n), seed, offset, |w| {
+                        from.wrapping_add(below(w[0], w[1], range) as i64)
+                    });
                 }
-                // -ln(1 - u) / rate, with 1 - u in (0, 1].
-                (4, F32) => fill(from_raw_parts_mut(dst.cast::<f32>(), n), seed, offset, |w| {
-                    -(1.0 - uniform_f32(w[0])).ln() / a as f32
-                }),
-                (4, F64) => fill(from_raw_parts_mut(dst.cast::<f64>(), n), seed, offset, |w| {
-                    -(1.0 - uniform_f64(w[0], w[1])).ln() / a
-                }),
+                (4, F32) => {
+                    fill(from_raw_parts_mut(dst.cast::<f32>(), n), seed, offset, |w| exponential_f32(w[0]) / a as f32);
+                }
+                (4, F64) => {
+                    fill(from_raw_parts_mut(dst.cast::<f64>(), n), seed, offset, |w| exponential_f64(w[0], w[1]) / a);
+                }
                 _ => return -1,
             }
         }

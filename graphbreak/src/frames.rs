@@ -1,6 +1,5 @@
 //! The table of user frames: source lines as small numbers.
 use ahash::AHashMap;
-use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::{Arc, RwLock};
 
 /// A user's source line.
@@ -80,9 +79,7 @@ impl FrameTable {
 
 impl Inner {
     fn hash(&self, file: &str, line: u32, function: &str) -> u64 {
-        let mut h = self.hasher.build_hasher();
-        (file, line, function).hash(&mut h);
-        h.finish()
+        self.hasher.hash_one((file, line, function))
     }
 
     fn find(&self, hash: u64, is: impl Fn(&Frame) -> bool) -> Option<u32> {

@@ -2,12 +2,12 @@
 //!
 //! Nodes without a row (or whose row declines) split the trace into *pieces*: graphs that are compiled, and call nodes
 //! that run through the eager engine in between, within the same program.
+pub use crate::ScalarSource;
 use crate::aten::expr::Ctx;
 use crate::aten::{KEEP, Row, Unsupported};
 use crate::cx::{Cx, PieceState, Reader, as_dtype, elements};
 use crate::view::Geometry;
 use crate::words::{Arg, TensorArg};
-pub use crate::ScalarSource;
 use crate::{OutKind, ScalarType, Trace};
 use ahash::AHashMap;
 use rsx_compiler::ir::{Builder, DType, Graph, ParamKind, TensorType, TypeError, Value};
@@ -107,15 +107,20 @@ fn close(
     if outputs.is_empty() {
         return Ok(None);
     }
-    let results: Vec<Value> = outputs.iter().map(|i| state.bases[i]).collect();
+    let mut results: Vec<Value> = outputs.iter().map(|i| state.bases[i]).collect();
     // A storage that was read and is overwritten: its old version has no other reader, the program may reuse it.
     let tensor_params: Vec<u32> = (0..b.graph().params.len() as u32)
         .filter(|&p| b.graph().params[p as usize].kind == ParamKind::Tensor)
         .collect();
-    let place: AHashMap<u32, u32> = outputs.iter().enumerate().map(|(r, &o)| (o, r as u32)).collect();
+    let place: AHashMap<u32, usize> = outputs.iter().enumerate().map(|(r, &o)| (o, r)).collect();
     for (input, &param) in state.inputs.iter().zip(&tensor_params) {
-        if let Some(&r) = place.get(input) {
-            b.donate(param, r);
+        let Some(&r) = place.get(input) else { continue };
+        // The same memory under the sizes it was first read with.
+        let old = b.graph().params[param as usize].ty.clone();
+        let new = b.ty(results[r]);
+        if new.dtype == old.dtype && new.numel() == old.numel() {
+            results[r] = b.reshape(results[r], &old.dims);
+            b.donate(param, r as u32);
         }
     }
     let graph = b.finish(results).map_err(|error| LowerError {

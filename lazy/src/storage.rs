@@ -212,3 +212,27 @@ impl Drop for Storage {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_of_live_storages_are_unique_and_found() {
+        let mut live: Vec<Arc<Storage>> = Vec::new();
+        for round in 0..5000 {
+            live.push(Storage::new(4));
+            if round % 3 == 0 {
+                live.swap_remove(round / 7 % live.len());
+            }
+        }
+        let mut tokens: Vec<u64> = live.iter().map(|s| s.token()).collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        assert_eq!(tokens.len(), live.len());
+        assert!(live.iter().all(|s| Storage::by_token(s.token() + 8) == Some(Arc::as_ptr(s))));
+        let gone = live.pop().map(|s| s.token());
+        assert!(gone.is_some_and(|t| Storage::by_token(t).is_none()));
+        assert_eq!(Storage::by_token(Storage::shadow(4).token()), None);
+    }
+}

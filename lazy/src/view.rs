@@ -20,6 +20,8 @@ struct Frame {
     /// First element and length of the range that the frame covers.
     start: i64,
     len: i64,
+    /// Elements by which the range reaches beyond the storage: the last row of a strided view may be cut short.
+    over: i64,
     /// Radices, outermost first; their product is `len`.
     radix: Dims,
     /// Where the view begins and how far it goes in each radix.
@@ -120,6 +122,7 @@ impl Geometry {
         (at[0] + size[0] <= radix[0] && radix[0] * outer <= n).then(|| Frame {
             start: 0,
             len: radix[0] * outer,
+            over: 0,
             radix,
             at,
             size,
@@ -138,9 +141,10 @@ impl Geometry {
             }
             None => 1,
         };
-        (self.offset >= 0 && self.offset + len <= n).then(|| Frame {
+        (self.offset >= 0).then(|| Frame {
             start: self.offset,
             len,
+            over: (self.offset + len - n).max(0),
             at: Dims::from_elem(0, radix.len()),
             radix,
             size,
@@ -179,7 +183,8 @@ impl Geometry {
             let index = self.element_numbers(b);
             return b.gather(flat, &[0], &[index]);
         };
-        let range = frame.range(b, base, n);
+        let flat = frame.flat(b, base, n);
+        let range = frame.range(b, flat, n);
         let framed = b.reshape(range, &frame.radix);
         let limit: Dims = frame.at.iter().zip(&frame.size).map(|(a, s)| a + s).collect();
         let ones = Dims::from_elem(1, limit.len());
@@ -243,18 +248,21 @@ impl Geometry {
         };
         let update = self.to_core(b, value);
         let update = b.reshape(update, &frame.size);
-        let range = frame.range(b, base, n);
+        let flat = frame.flat(b, base, n);
+        let range = frame.range(b, flat, n);
         let framed = b.reshape(range, &frame.radix);
         let index = TensorType::scalar(DType::I64);
         let starts: Vec<Value> = frame.at.iter().map(|&a| b.splat_i64(&index, a)).collect();
         let written = b.dynamic_update_slice(framed, update, &starts);
-        if frame.len == n {
-            return b.reshape(written, base_dims);
-        }
-        let flat = b.reshape(base, [n]);
-        let middle = b.reshape(written, [frame.len]);
-        let start = b.splat_i64(&index, frame.start);
-        let whole = b.dynamic_update_slice(flat, middle, &[start]);
+        let whole = if frame.covers(n) {
+            written
+        } else {
+            let flat = b.reshape(flat, [n + frame.over]);
+            let middle = b.reshape(written, [frame.len]);
+            let start = b.splat_i64(&index, frame.start);
+            let whole = b.dynamic_update_slice(flat, middle, &[start]);
+            b.slice(whole, &[0], &[n], &[1])
+        };
         b.reshape(whole, base_dims)
     }
 
@@ -270,12 +278,27 @@ impl Geometry {
 }
 
 impl Frame {
-    /// The range of the base that the frame covers, flat unless it is the whole base.
-    fn range(&self, b: &mut Builder, base: Value, n: i64) -> Value {
-        if self.start == 0 && self.len == n {
+    /// Does the frame cover exactly the whole base?
+    fn covers(&self, n: i64) -> bool {
+        self.start == 0 && self.len == n
+    }
+
+    /// The base with as many zeros appended as the frame reaches beyond it.
+    fn flat(&self, b: &mut Builder, base: Value, n: i64) -> Value {
+        if self.over == 0 {
             return base;
         }
         let flat = b.reshape(base, [n]);
+        let zero = b.scalar(b.dtype(base), 0.0);
+        b.pad(flat, zero, &[0], &[self.over], &[0])
+    }
+
+    /// The range of [`Frame::flat`] that the frame covers, 1-d unless it is the whole base.
+    fn range(&self, b: &mut Builder, base: Value, n: i64) -> Value {
+        if self.covers(n) {
+            return base;
+        }
+        let flat = b.reshape(base, [n + self.over]);
         b.slice(flat, &[self.start], &[self.start + self.len], &[1])
     }
 }

@@ -112,7 +112,10 @@ def synchronize(device: Device = None) -> None:
     _C.synchronize()
 
 
-# --- start-up: nothing to do, and never an error; PyTorch asks before the first use.
+# --- start-up: nothing to do; PyTorch asks before the first use.
+
+# Activation checkpointing saves and restores the random state only of modules that say so.
+_initialized = True
 
 
 def init() -> None:

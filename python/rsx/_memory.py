@@ -8,10 +8,10 @@ from rsx import _C
 def memory_stats(device: Any = None) -> dict[str, int]:
     """Statistics under the names that ``torch.cuda.memory_stats`` uses."""
     m = _C.memory()
-    stats = {"num_device_alloc": m["allocations"], "num_device_free": m["frees"]}
+    stats = {"num_device_alloc": m["system_allocations"], "allocation.all.allocated": m["allocations"]}
     for kind in ("allocated_bytes", "active_bytes", "requested_bytes"):
         stats[f"{kind}.all.current"], stats[f"{kind}.all.peak"] = m["allocated"], m["peak"]
-    stats["reserved_bytes.all.current"], stats["reserved_bytes.all.peak"] = m["reserved"], m["peak_reserved"]
+    stats["reserved_bytes.all.current"] = stats["reserved_bytes.all.peak"] = m["reserved"]
     return stats
 
 
@@ -32,7 +32,7 @@ def memory_reserved(device: Any = None) -> int:
 
 def max_memory_reserved(device: Any = None) -> int:
     """Most bytes taken from the system at once."""
-    return _C.memory()["peak_reserved"]
+    return _C.memory()["reserved"]  # only `empty_cache` gives anything back
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
@@ -63,5 +63,5 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
     """The statistics as a short text."""
     m = _C.memory()
-    rows = [(name, m[name]) for name in ("allocated", "peak", "reserved", "peak_reserved", "total")]
+    rows = [(name, m[name]) for name in ("allocated", "peak", "reserved", "total")]
     return "\n".join(["rsx memory (MiB)"] + [f"  {name:<14}{value / 2**20:>12.2f}" for name, value in rows])

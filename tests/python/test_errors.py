@@ -27,7 +27,6 @@ MISTAKES = {
     "out dtype": lambda d: torch.add(torch.ones(3, device=d), 1, out=torch.ones(3, dtype=torch.int32, device=d)),
     "grad of int": lambda d: torch.ones(3, dtype=torch.long, device=d).requires_grad_(),
     "masked size": lambda d: torch.ones(4, device=d)[torch.ones(3, dtype=torch.bool, device=d)],
-    "softmax of int": lambda d: torch.softmax(torch.ones(3, dtype=torch.long, device=d), 0),
     "arange": lambda d: torch.arange(3, 1, 1, device=d),
     "stack": lambda d: torch.stack([torch.ones(2, device=d), torch.ones(3, device=d)]),
 }
@@ -88,6 +87,31 @@ def test_the_error_is_at_the_users_line():
         a + b  # the line
     except RuntimeError as e:
         assert traceback.extract_tb(e.__traceback__)[-1].line == "a + b  # the line"
+
+
+def test_what_only_the_kernel_finds_is_raised_at_the_next_sync_with_op_and_line():
+    x = torch.ones(3, dtype=torch.long, device=D)
+    y = torch.nn.functional.gelu(x)  # no such kernel for integers
+    try:
+        (y + 1).sum().item()
+    except (RuntimeError, NotImplementedError) as e:
+        text = str(e)
+        assert "not implemented for 'Long'" in text and "gelu" in text and "test_errors.py" in text, text
+    else:
+        raise AssertionError("no error")
+    assert (x + 1).tolist() == [2, 2, 2]
+
+
+def test_out_of_memory_names_bytes_and_harms_nothing():
+    from rsx import _C
+
+    x = torch.ones(1000, device=D)
+    rsx.synchronize()
+    _C.inject("oom", 1)
+    kind, text = message(lambda: (x + 1).sum().item())
+    _C.inject("oom", 0)
+    assert "memory" in text and issubclass(kind, (RuntimeError, torch.OutOfMemoryError))
+    assert (x + 1).sum().item() == 2000
 
 
 def test_an_error_loses_nothing():

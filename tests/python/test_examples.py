@@ -7,6 +7,7 @@ import sys
 import pytest
 import rsx
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 STEPS = 50
@@ -44,7 +45,9 @@ def eager():
 
     def get(name: str, amp: bool) -> list[float]:
         if (name, amp) not in known:
-            known[name, amp] = losses(name, "cpu", amp=amp)
+            # oneDNN has no bf16 LSTM on every processor; PyTorch's own kernels do.
+            with torch.backends.mkldnn.flags(enabled=not (amp and name == "lstm")):
+                known[name, amp] = losses(name, "cpu", amp=amp)
         return known[name, amp]
 
     return get
@@ -57,7 +60,7 @@ def worst(a: list[float], b: list[float]) -> float:
 
 @pytest.mark.parametrize("tier", ["eager", "compiled"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_curve_equals_eager(name, tier, eager, monkeypatch):
+def test_curve_equals_eager(name, tier, eager):
     with rsx.tier(tier):
         assert worst(eager(name, False), losses(name, "rsx")) < 1e-3
 
@@ -69,12 +72,12 @@ def test_bf16_autocast_curve(name, eager):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_steady_state(name, monkeypatch):
+def test_steady_state(name):
     """After a few steps: no compiles, no fallbacks, no call nodes, and no more segments than the loop asks for."""
     marks = []
     with rsx.tier("compiled"):
         # Snapshot of the counters at every optimizer step.
-        handle = torch.optim.optimizer.register_optimizer_step_post_hook(lambda *a: marks.append(rsx.metrics()))
+        handle = register_optimizer_step_post_hook(lambda *a: marks.append(rsx.metrics()))
         try:
             losses(name, "rsx", steps=40)
         finally:

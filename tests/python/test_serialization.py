@@ -93,8 +93,8 @@ def test_pickle():
     same(y, x)
     p = pickle.loads(pickle.dumps(nn.Parameter(x)))
     assert isinstance(p, nn.Parameter) and p.device.type == "rsx"
-    s = pickle.loads(pickle.dumps(x.untyped_storage()))
-    assert s.device.type == "rsx" and bytes(s.cpu()) == bytes(x.cpu().untyped_storage())
+    s = pickle.loads(pickle.dumps(x.storage()))  # a storage by itself is written through its raw address
+    assert s.device.type == "rsx" and s.tolist() == x.flatten().tolist()
 
 
 def test_deepcopy_keeps_ties_and_device():
@@ -149,9 +149,8 @@ def test_print_is_one_copy_and_no_compile():
     before = rsx.metrics()
     text = repr(x)
     after = rsx.metrics()
-    assert "device='rsx:0'" in text and text.replace(", device='rsx:0'", "").replace("\n", "").replace(" ", "") == repr(
-        x.cpu()
-    ).replace("\n", "").replace(" ", "")
+    squeeze = lambda t: "".join(t.split())  # noqa: E731
+    assert squeeze(text).replace(",device='rsx:0'", "") == squeeze(repr(x.cpu()))
     assert after["records"] == before["records"] and after["segments"] == before["segments"]
     y = torch.ones(2, device=D, requires_grad=True) * 2
     assert "grad_fn=<MulBackward0>" in repr(y)

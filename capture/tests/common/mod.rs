@@ -5,12 +5,13 @@
 #![allow(unreachable_pub, reason = "as above")]
 use rsx_capture::backend::*;
 use rsx_capture::{CutCause, ErrorKind, Options, Session, SessionError, Tier};
-use rsx_compiler::interp::{self, Tensor};
-use rsx_compiler::ir::{Graph, ParamKind, TensorType};
+use rsx_compiler::interp::Tensor;
+use rsx_compiler::ir::{DType, TensorType};
+use rsx_compiler::program::{Program, reference};
+use rsx_compiler::{CompileOptions, compile};
 use rsx_devices::{Buffer, Memory};
-use rsx_lazy::aten::{Lowered, Row};
 use rsx_lazy::engine::Bytes;
-use rsx_lazy::lower::{Cx, GraphPiece};
+use rsx_lazy::lower::GraphPiece;
 use rsx_lazy::op::{OpId, RetInfo, op_hash};
 use rsx_lazy::words::{Arg, Tag};
 use rsx_lazy::*;
@@ -121,8 +122,10 @@ pub struct FakeDevice {
     pub compile_door: Door,
     /// Passed by every run of a compiled piece.
     pub run_door: Arc<Door>,
-    /// The next runs fail on the way.
+    /// So many runs fail on the way.
     pub fail_runs: Arc<AtomicU64>,
+    /// So many runs find out early that they cannot go on.
+    pub refuse_runs: Arc<AtomicU64>,
     pub take_donations: std::sync::atomic::AtomicBool,
     pub released: AtomicU64,
 }
@@ -135,45 +138,38 @@ impl FakeDevice {
 }
 
 struct Interpreted {
-    graph: Graph,
-    donate: bool,
+    program: Program,
     door: Arc<Door>,
     fail: Arc<AtomicU64>,
+    refuse: Arc<AtomicU64>,
 }
 
 impl Runnable for Interpreted {
     fn alias(&self, result: usize) -> Option<usize> {
-        let mut tensors = self.graph.params.iter().filter(|p| p.kind == ParamKind::Tensor);
-        tensors.position(|p| p.donate_to == Some(result as u32)).filter(|_| self.donate)
+        self.program.results[result].alias.map(|p| p as usize)
     }
     fn run(&self, inputs: &[Buffer], scalars: &[u64], results: &[Buffer]) -> Result<(), RunError> {
         self.door.pass();
-        let (mut inputs, mut scalars) = (inputs.iter(), scalars.iter());
-        let read = |ty: &TensorType, b: &Buffer| {
+        let read = |(ty, b): (&TensorType, &Buffer)| {
             let mut bytes = vec![0; ty.bytes() as usize];
             b.read(0, &mut bytes).unwrap();
             Tensor { ty: ty.clone(), bytes }
         };
-        let args: Vec<Tensor> = self
-            .graph
-            .params
-            .iter()
-            .map(|p| match p.kind {
-                ParamKind::Tensor => read(&p.ty, inputs.next().unwrap()),
-                ParamKind::Scalar => Tensor { ty: p.ty.clone(), bytes: scalars.next().unwrap().to_le_bytes().to_vec() },
-            })
-            .collect();
-        let out = interp::eval(&self.graph, &args).map_err(|e| RunError::Failed {
-            kind: ErrorKind::Internal,
-            message: e.to_string(),
-            node: None,
-        })?;
+        let params: Vec<Tensor> = self.program.params.iter().zip(inputs).map(read).collect();
+        let ty = TensorType::scalar(DType::F64);
+        let scalars: Vec<Tensor> =
+            scalars.iter().map(|s| Tensor { ty: ty.clone(), bytes: s.to_le_bytes().to_vec() }).collect();
+        let failed =
+            |message: String, intact| RunError::Failed { kind: ErrorKind::Internal, message, node: Some(0), intact };
+        if self.refuse.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)).is_ok() {
+            return Err(failed("a bad index".into(), true));
+        }
+        let out = reference::run(&self.program, &params, &scalars).map_err(|e| failed(e.to_string(), true))?;
         let failing = self.fail.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)).is_ok();
         for (tensor, buffer) in out.iter().zip(results) {
             buffer.write(0, &tensor.bytes).unwrap();
             if failing {
-                let message = "the device caught fire".to_owned();
-                return Err(RunError::Failed { kind: ErrorKind::Internal, message, node: Some(0) });
+                return Err(failed("the device caught fire".into(), false));
             }
         }
         Ok(())
@@ -186,8 +182,14 @@ impl Runnable for Interpreted {
 impl Backend for FakeDevice {
     fn compile(&self, piece: &GraphPiece) -> Result<Arc<dyn Runnable>, CompileError> {
         self.compile_door.pass();
-        let (donate, door, fail) = (self.take_donations.load(SeqCst), self.run_door.clone(), self.fail_runs.clone());
-        Ok(Arc::new(Interpreted { graph: piece.graph.clone(), donate, door, fail }))
+        let mut graph = piece.graph.clone();
+        if !self.take_donations.load(SeqCst) {
+            graph.params.iter_mut().for_each(|p| p.donate_to = None);
+        }
+        let compiled = compile(graph, &CompileOptions::default())
+            .map_err(|e| CompileError { message: e.to_string(), node: None })?;
+        let (door, fail, refuse) = (self.run_door.clone(), self.fail_runs.clone(), self.refuse_runs.clone());
+        Ok(Arc::new(Interpreted { program: compiled.program, door, fail, refuse }))
     }
     fn identity(&self) -> String {
         "fake".into()
@@ -219,50 +221,33 @@ impl Backend for FakeDevice {
 
 // ---- ops and the eager engine ------------------------------------------------------------------------------------------
 
-fn binary(
-    cx: &mut Cx,
-    f: fn(&mut rsx_compiler::ir::Builder, rsx_compiler::ir::Value, rsx_compiler::ir::Value) -> rsx_compiler::ir::Value,
-) -> Lowered {
-    let (x, y) = (cx.tensor(0)?, cx.tensor(1)?);
-    Ok(vec![f(cx.b, x, y)])
-}
-
-fn scaled(cx: &mut Cx) -> Lowered {
-    let x = cx.tensor(0)?;
-    let ty = cx.out(0).clone();
-    let s = cx.scalar(1, ty.dtype)?;
-    let s = cx.b.broadcast_to(s, &ty.dims);
-    Ok(vec![cx.b.mul(x, s)])
-}
-
-fn zero(cx: &mut Cx) -> Lowered {
-    let ty = cx.out(0).clone();
-    Ok(vec![cx.b.splat(&ty, 0.0)])
-}
-
-/// `add(x, y)`, `mul(x, y)`, `scale(x, number)`, the in-place forms, and `zero_(x)`.
-static ROWS: &[Row] = &[
-    Row { names: &["add", "add_"], lower: |cx| binary(cx, |b, x, y| b.add(x, y)) },
-    Row { names: &["mul", "mul_"], lower: |cx| binary(cx, |b, x, y| b.mul(x, y)) },
-    Row { names: &["scale", "scale_"], lower: scaled },
-    Row { names: &["zero_"], lower: zero },
+/// Short names of the ops used here; `triple` (x * 3), `positive` (x, or an error if an element is negative) and `panic`
+/// have no lowering.
+const OPS: [(&str, &str); 6] = [
+    ("add", "aten::add.Tensor"),
+    ("add_", "aten::add_.Tensor"),
+    ("mul", "aten::mul.Tensor"),
+    ("mul_", "aten::mul_.Tensor"),
+    ("scale", "aten::mul.Scalar"),
+    ("zero_", "aten::zero_"),
 ];
 
-/// The op of a name; `triple` (x * 3) and `positive` (x, or an error if an element is negative) have no row.
+pub fn full_name(name: &str) -> String {
+    OPS.iter().find(|(short, _)| *short == name).map_or_else(|| format!("test::{name}"), |(_, full)| (*full).into())
+}
+
+/// The op of a short name.
 pub fn op(name: &str) -> Arc<OpInfo> {
     let in_place = name.ends_with('_');
-    let full = format!("aten::{name}");
-    let (written, rets) = match in_place {
-        true => (vec![true], vec![RetInfo { alias_of: Some(0), list: false }]),
-        false => (vec![false], vec![RetInfo { alias_of: None, list: false }]),
-    };
+    let full = full_name(name);
+    let alias_of = in_place.then_some(0);
     Arc::new(OpInfo {
         id: OpId(0),
         hash: op_hash(&full),
+        row: rsx_lazy::aten::find(&full),
         name: full,
-        written: written.into_iter().collect(),
-        rets: rets.into_iter().collect(),
-        row: ROWS.iter().find(|r| r.names.contains(&name)),
+        written: [in_place].into_iter().collect(),
+        rets: [RetInfo { alias_of, list: false }].into_iter().collect(),
     })
 }
 
@@ -279,7 +264,7 @@ pub struct FakeEngine {
 
 impl FakeEngine {
     pub fn count(&self, op: &str) -> u64 {
-        self.runs.lock().unwrap().get(&format!("aten::{op}")).copied().unwrap_or(0)
+        self.runs.lock().unwrap().get(&full_name(op)).copied().unwrap_or(0)
     }
 }
 
@@ -288,7 +273,8 @@ impl EagerEngine for FakeEngine {
         self.door.pass();
         let name = call.sig.op.name.clone();
         *self.runs.lock().unwrap().entry(name.clone()).or_default() += 1;
-        let name = name.trim_start_matches("aten::");
+        let short = OPS.iter().find(|(_, full)| *full == name).map(|(short, _)| *short);
+        let name = short.unwrap_or(name.trim_start_matches("test::"));
         let view = |b: &Bytes| Buffer::new(At(b.ptr.expose_provenance(), b.len));
         let args = call.sig.args().unwrap();
         let tensor = |i: usize| match &args[i] {
@@ -427,6 +413,11 @@ impl World {
             words.extend([Tag::Tensor.header(6 | 1 << 8, index as u32), 0, n, 1]);
         }
         let mut data = Vec::new();
+        if name.starts_with("add") {
+            // alpha
+            words.push(Tag::DataInt.header(0, 0));
+            data.push(1);
+        }
         if let Some(number) = number {
             words.push(Tag::DataDouble.header(0, 0));
             data.push(number.to_bits());

@@ -53,7 +53,7 @@ fn a_users_error_is_raised_once_and_costs_one_step() {
         let after = step(1.0);
         let e = w.read(&bad).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Index, "{tier:?}");
-        assert_eq!(e.to_string(), "index -1 is out of bounds\n(rsx: in aten::positive, called at test.py:42 (f))");
+        assert_eq!(e.to_string(), "index -1 is out of bounds\n(rsx: in test::positive, called at test.py:42 (f))");
         // Values that never came to be raise it again, whenever they are used.
         for lost in [&bad, &after, &w.op("add", &[&bad, &p])] {
             assert_eq!(w.read(lost).unwrap_err().to_string(), e.to_string());
@@ -122,7 +122,7 @@ fn a_run_that_fails_on_the_way_poisons_what_it_overwrote() {
         w.cut();
         let e = w.read(&loss).unwrap_err();
         assert!(
-            e.to_string().starts_with("the device caught fire\n(rsx: in aten::mul, called at test.py:1 (f))"),
+            e.to_string().starts_with("the device caught fire\n(rsx: in aten::mul.Tensor, called at test.py:1 (f))"),
             "{e}"
         );
         // In place: the value is gone. Else it is what it was.
@@ -131,6 +131,17 @@ fn a_run_that_fails_on_the_way_poisons_what_it_overwrote() {
         w.step(&p, &x, 1.0);
         assert_eq!(w.values(&p), [3.0]);
     }
+}
+
+#[test]
+fn a_run_that_fails_before_it_overwrote_anything_runs_op_by_op() {
+    let w = World::new(Tier::Compiled);
+    let (p, x) = (w.tensor(&[1.0]), w.tensor(&[1.0]));
+    w.device.refuse_runs.store(1, SeqCst);
+    let loss = w.step(&p, &x, 1.0);
+    assert_eq!((w.values(&loss), w.values(&p)), (vec![2.0], vec![3.0]));
+    let m = w.session.metrics();
+    assert_eq!((m.eager_ops, m.kernels, m.faults), (4, 0, 0));
 }
 
 #[test]

@@ -218,7 +218,7 @@ fn call_nodes_run_in_order_inside_the_program() {
             }
             if tier == Tier::Compiled {
                 let m = w.session.metrics();
-                assert_eq!((m.calls["aten::triple"], m.kernels, m.compiles), (6, 9, 1));
+                assert_eq!((m.calls["test::triple"], m.kernels, m.compiles), (6, 9, 1));
                 let rows = w.session.report().snapshot().fallbacks;
                 assert_eq!(rows.iter().map(|r| r.count).sum::<u64>(), 6);
                 assert_eq!(rows[0].frame.as_ref().unwrap().to_string(), "test.py:1 (f)");
@@ -268,7 +268,7 @@ fn frames_are_known_for_every_later_trace() {
     for _ in 0..2 {
         let y = w.at(7, "positive", &[&x], None).unwrap();
         let e = w.read(&y).unwrap_err();
-        assert_eq!(e.to_string(), "index -1 is out of bounds\n(rsx: in aten::positive, called at test.py:7 (f))");
+        assert_eq!(e.to_string(), "index -1 is out of bounds\n(rsx: in test::positive, called at test.py:7 (f))");
     }
 }
 

@@ -1,8 +1,9 @@
 //! Values as views of storages.
+use super::stored::{Stored, stored};
 use super::{Binding, Kind, Storage, StorageId};
 use crate::fusion::views::Strided;
 use crate::ir::{
-    Attrs, Class, Dims, Graph, Inst, InstId, Literal, OpKind, ParamKind, TensorType, TypeError, Value,
+    Attrs, Class, Dims, FusionKind, Graph, Inst, InstId, Literal, OpKind, ParamKind, TensorType, TypeError, Value,
     row_major_strides,
 };
 use ahash::AHashMap;
@@ -24,9 +25,18 @@ pub(crate) struct Bound {
     pub(crate) readers: Vec<Vec<InstId>>,
 }
 
-/// Renames or rearranges memory without a thunk.
+/// Renames or rearranges memory without a thunk. (Concatenations outside of fusions are of library results that are
+/// stored together.)
 pub(crate) fn is_alias(inst: &Inst) -> bool {
-    matches!(inst.kind, OpKind::Reshape | OpKind::Transpose | OpKind::BroadcastInDim | OpKind::Slice | OpKind::Reverse)
+    matches!(
+        inst.kind,
+        OpKind::Reshape
+            | OpKind::Transpose
+            | OpKind::BroadcastInDim
+            | OpKind::Slice
+            | OpKind::Reverse
+            | OpKind::Concatenate
+    )
 }
 
 /// Takes part in the schedule: thunks, and barriers, which only wait.
@@ -41,6 +51,8 @@ pub(crate) fn bind(graph: &Graph) -> Result<Bound, TypeError> {
         bindings: vec![None; graph.n_values()],
         constants: Vec::new(),
         pool: AHashMap::new(),
+        stored: stored(graph),
+        roots: AHashMap::new(),
     };
     let live = crate::passes::rewriter::live_insts(graph);
     let (mut tensors, mut scalars) = (0, 0);
@@ -53,11 +65,10 @@ pub(crate) fn bind(graph: &Graph) -> Result<Bound, TypeError> {
             if p.kind == ParamKind::Tensor { Kind::Param(*n - 1) } else { Kind::Scalar(*n - 1) }
         })
         .collect();
-    let users = graph.users();
     for (id, inst) in graph.iter() {
         // Parameters are bound whether used or not, so that donation can be decided for all of them.
         if live[id.0 as usize] || inst.kind == OpKind::Parameter {
-            b.inst(id, inst, &param_numbers, &users)?;
+            b.inst(id, inst, &param_numbers)?;
         }
     }
     let thunks: Vec<InstId> =
@@ -103,6 +114,10 @@ struct Binder<'g> {
     constants: Vec<u8>,
     /// Constants in the pool, by their bytes' literal.
     pool: AHashMap<Arc<Literal>, StorageId>,
+    /// Results that lie in the memory of others.
+    stored: Vec<Option<Stored>>,
+    /// Storages of these others.
+    roots: AHashMap<Value, StorageId>,
 }
 
 impl Binder<'_> {
@@ -129,13 +144,7 @@ impl Binder<'_> {
             .ok_or_else(|| TypeError::new(format!("{}: operand {i} has no place in memory", inst.kind)))
     }
 
-    fn inst(
-        &mut self,
-        id: InstId,
-        inst: &Inst,
-        params: &[Kind],
-        users: &[smallvec::SmallVec<[InstId; 4]>],
-    ) -> Result<(), TypeError> {
+    fn inst(&mut self, id: InstId, inst: &Inst, params: &[Kind]) -> Result<(), TypeError> {
         let g = self.graph;
         match (inst.kind, &inst.attrs) {
             (OpKind::Parameter, Attrs::Index(i)) => self.dense(inst.first, params[*i as usize]),
@@ -144,6 +153,11 @@ impl Binder<'_> {
                 for (i, v) in inst.results().enumerate() {
                     self.bindings[v.0 as usize] = Some(self.operand(inst, i)?);
                 }
+            }
+            (OpKind::Concatenate, _) => {
+                let storage = self.roots.get(&inst.first).copied();
+                let storage = storage.ok_or_else(|| TypeError::new("a concatenation outside of a fusion"))?;
+                self.set(inst.first, storage, row_major_strides(&g.ty(inst.first).dims), 0);
             }
             _ if is_alias(inst) => {
                 let from = self.operand(inst, 0)?;
@@ -165,11 +179,16 @@ impl Binder<'_> {
             (OpKind::Iota, _) => return Err(TypeError::new("an iota outside of a fusion")),
             _ => {
                 for v in inst.results() {
-                    let ty = g.ty(v);
-                    let storage = self.storage(Kind::Temp(id), ty.bytes());
-                    let strides =
-                        stored_order(g, inst, v, &users[v.0 as usize]).unwrap_or_else(|| row_major_strides(&ty.dims));
-                    self.set(v, storage, strides, 0);
+                    let Some(Stored { root, strides, offset }) = self.stored[v.0 as usize].clone() else {
+                        self.dense(v, Kind::Temp(id));
+                        continue;
+                    };
+                    let storage = match self.roots.get(&root) {
+                        Some(&s) => s,
+                        None => self.storage(Kind::Temp(id), g.ty(root).bytes()),
+                    };
+                    self.roots.insert(root, storage);
+                    self.set(v, storage, strides, offset);
                 }
             }
         }
@@ -201,37 +220,29 @@ impl Binder<'_> {
     }
 }
 
-/// Strides of a library result whose only user is a transpose: it is stored in the transpose's order (see the `layout`
-/// pass). Only attention writes through strides.
-fn stored_order(g: &Graph, inst: &Inst, v: Value, users: &[InstId]) -> Option<Dims> {
-    if !matches!(inst.kind, OpKind::Attention | OpKind::AttentionBackward) || g.results.contains(&v) {
-        return None;
-    }
-    let [user] = users else { return None };
-    let (OpKind::Transpose, Attrs::Dims(perm)) = (g.inst(*user).kind, &g.inst(*user).attrs) else { return None };
-    let stored = row_major_strides(&g.ty(g.inst(*user).result()).dims);
-    let mut strides = Dims::from_elem(0, perm.len());
-    for (i, &p) in perm.iter().enumerate() {
-        strides[p as usize] = stored[i];
-    }
-    Some(strides)
-}
-
-/// For every parameter of a loop or epilogue body: it is read at no other index than that of the point being written, and
-/// has the sizes of the space.
-pub(crate) fn same_index_params(body: &Graph) -> Vec<bool> {
+/// For every parameter of a body: it is read at no other index than that of the point being written. In a row kernel a
+/// whole row counts as one point: reductions over it and values repeated along it stay within the row.
+pub(crate) fn same_index_params(kind: FusionKind, body: &Graph) -> Vec<bool> {
+    let stays = |inst: &Inst| match (inst.kind, &inst.attrs) {
+        (k, _) if k.class() == Class::Elementwise => true,
+        (OpKind::Reduce, _) => kind == FusionKind::Row,
+        (OpKind::BroadcastInDim, Attrs::Dims(map)) => {
+            let (from, to) = (body.ty(inst.operands[0]), body.ty(inst.first));
+            let leading = map.iter().copied().eq(0..from.rank() as i64) && from.dims[..] == to.dims[..from.rank()];
+            kind == FusionKind::Row && leading
+        }
+        _ => false,
+    };
     let mut mapped = vec![false; body.n_values()];
     for inst in body.insts.iter().rev() {
-        let moves = inst.kind.class() != Class::Elementwise || inst.results().any(|v| mapped[v.0 as usize]);
-        if moves {
+        if !stays(inst) || inst.results().any(|v| mapped[v.0 as usize]) {
             inst.operands.iter().for_each(|v| mapped[v.0 as usize] = true);
         }
     }
-    let space = body.results.first().map(|&v| body.ty(v).dims.clone()).unwrap_or_default();
     let mut ok = vec![true; body.params.len()];
     for inst in &body.insts {
         if let (OpKind::Parameter, Attrs::Index(i)) = (inst.kind, &inst.attrs) {
-            ok[*i as usize] &= !mapped[inst.first.0 as usize] && body.ty(inst.first).dims == space;
+            ok[*i as usize] &= !mapped[inst.first.0 as usize];
         }
     }
     ok

@@ -4,6 +4,9 @@ use super::{Kind, ResultPlan, StorageId, Time};
 use crate::ir::{Attrs, FusionKind, Graph, Inst, InstId, OpKind, TensorType, Value};
 use ahash::AHashMap;
 
+/// Smaller operands keep their places: nothing is gained.
+const WORTH_SHARING: u64 = 256;
+
 /// Lifetimes and sharing.
 pub(crate) struct Live {
     /// Group of every storage: storages of a group have one place.
@@ -139,11 +142,23 @@ impl Sharing<'_> {
         let inst = self.graph.inst(id);
         let reads = |i: usize| self.bound.bindings[inst.operands[i].0 as usize].as_ref().filter(|b| b.storage == s);
         match (inst.kind, &inst.attrs) {
-            (OpKind::Fusion, Attrs::Fusion { kind: FusionKind::Loop | FusionKind::Epilogue, body }) => {
-                let same = same_index_params(body);
-                let size = self.graph.ty(v).dtype.size();
+            (OpKind::Fusion, Attrs::Fusion { kind, body }) => {
+                let same = same_index_params(*kind, body);
+                // `v` may be a reshape of what the kernel writes.
+                let to = self.bound.bindings[v.0 as usize].as_ref().map(|b| b.storage);
+                let written = inst
+                    .results()
+                    .find(|r| self.bound.bindings[r.0 as usize].as_ref().map(|b| b.storage) == to)
+                    .unwrap_or(v);
+                let out = self.graph.ty(written);
                 (0..inst.operands.len()).all(|i| {
-                    reads(i).is_none_or(|b| same[i] && b.is_whole(&self.bound.storages[s]) && b.dtype.size() == size)
+                    reads(i).is_none_or(|b| {
+                        // Of the result's dims, so that equal elements belong to equal points.
+                        same[i]
+                            && b.is_whole(&self.bound.storages[s])
+                            && b.dims == out.dims
+                            && b.dtype.size() == out.dtype.size()
+                    })
                 })
             }
             (OpKind::Scatter | OpKind::DynamicUpdateSlice, _) => {
@@ -154,12 +169,12 @@ impl Sharing<'_> {
         }
     }
 
-    /// Decides for one thunk: in-place ops get their operand's memory or a copy of it, loops the memory of an operand that
-    /// dies there.
+    /// Decides for one thunk: in-place ops get their operand's memory or a copy of it, loops and rows the memory of an
+    /// operand that dies there.
     fn in_place(&mut self, id: InstId) {
         let inst = self.graph.inst(id);
         let must = matches!(inst.kind, OpKind::Scatter | OpKind::DynamicUpdateSlice);
-        let may = matches!(&inst.attrs, Attrs::Fusion { kind: FusionKind::Loop, .. });
+        let may = matches!(&inst.attrs, Attrs::Fusion { kind: FusionKind::Loop | FusionKind::Row, .. });
         if !must && !may {
             return;
         }
@@ -199,7 +214,7 @@ impl Sharing<'_> {
         let (a, b) = (&self.live.slots[old], &self.live.slots[new]);
         let dies = a.to == at && b.from == at && old != new;
         // A parameter's memory is not free before its donation, nor is another result's.
-        if !dies || a.bytes != b.bytes || a.bytes == 0 || a.result.is_some() || b.donated {
+        if !dies || a.bytes != b.bytes || a.bytes < WORTH_SHARING || a.result.is_some() || b.donated {
             return false;
         }
         let (from, to_time, result) = (a.from, b.to, b.result);

@@ -7,10 +7,12 @@ mod bind;
 pub mod check;
 mod live;
 mod schedule;
+mod stored;
 
 use crate::ir::{DType, Dims, Graph, InstId, TensorType, TypeError, Value};
 use crate::program::Place;
 pub(crate) use bind::same_index_params;
+pub(crate) use stored::{stored, stores_in_any_order};
 
 /// A storage of a plan, by number.
 pub(crate) type StorageId = usize;

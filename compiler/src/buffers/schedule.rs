@@ -165,16 +165,24 @@ impl<'s> Scheduler<'s> {
             .filter(|&s| temp(s) && self.unread[s] == 1)
             .map(|s| self.bound.storages[s].bytes)
             .sum();
-        let taken: u64 = self
-            .graph
-            .inst(id)
-            .results()
-            .filter_map(|v| self.bound.bindings[v.0 as usize].as_ref())
-            .filter(|b| self.bound.storages[b.storage].kind == Kind::Temp(id) && temp(b.storage))
-            .map(|b| self.bound.storages[b.storage].bytes)
-            .sum();
+        let own = own_storages(self.graph, self.bound, id);
+        let taken: u64 = own.into_iter().filter(|&s| temp(s)).map(|s| self.bound.storages[s].bytes).sum();
         freed as i64 - taken as i64
     }
+}
+
+/// Storages that `id` writes, each once.
+fn own_storages(graph: &Graph, bound: &Bound, id: InstId) -> Vec<usize> {
+    let mut own: Vec<usize> = Vec::new();
+    for v in graph.inst(id).results() {
+        if let Some(b) = &bound.bindings[v.0 as usize]
+            && bound.storages[b.storage].kind == Kind::Temp(id)
+            && !own.contains(&b.storage)
+        {
+            own.push(b.storage);
+        }
+    }
+    own
 }
 
 /// Storages of results: not in the slab.
@@ -196,15 +204,8 @@ pub(crate) fn peak(graph: &Graph, bound: &Bound, order: &[InstId]) -> u64 {
     let temp = |s: usize| matches!(bound.storages[s].kind, Kind::Temp(_)) && !pinned[s];
     for &id in order {
         let inst = graph.inst(id);
-        let mut own: Vec<usize> = Vec::new();
-        for v in inst.results() {
-            if let Some(b) = &bound.bindings[v.0 as usize] {
-                if bound.storages[b.storage].kind == Kind::Temp(id) && temp(b.storage) {
-                    now += bound.storages[b.storage].bytes;
-                    own.push(b.storage);
-                }
-            }
-        }
+        let own: Vec<usize> = own_storages(graph, bound, id).into_iter().filter(|&s| temp(s)).collect();
+        now += own.iter().map(|&s| bound.storages[s].bytes).sum::<u64>();
         peak = peak.max(now);
         let mut seen: Vec<usize> = Vec::new();
         for v in &inst.operands {

@@ -50,10 +50,15 @@ pub(crate) struct Analysis<'g> {
     role: Vec<Role>,
     /// Inline values that must be stored all the same.
     forced: Vec<bool>,
+    /// 0-d arithmetic that is stored because it is a result, but computed again by its readers like any other.
+    side: Vec<bool>,
+    /// Transposes and concatenations that cost nothing: the library results they are made of are stored in their memory.
+    stored_root: Vec<bool>,
     /// By instruction, for `Compute`, `Opaque` and forced ones.
     reads: Vec<SmallVec<[Read; 4]>>,
     /// Instructions that read a stored value.
     readers: Vec<SmallVec<[InstId; 4]>>,
+    /// Results and what they are reshapes of.
     pub(crate) is_result: Vec<bool>,
 }
 
@@ -64,17 +69,21 @@ impl<'g> Analysis<'g> {
             g,
             role: Vec::with_capacity(g.insts.len()),
             forced: vec![false; g.n_values()],
+            side: vec![false; g.n_values()],
+            stored_root: vec![false; g.n_values()],
             reads: vec![SmallVec::new(); g.insts.len()],
             readers: vec![SmallVec::new(); g.n_values()],
             is_result: vec![false; g.n_values()],
         };
+        for s in crate::buffers::stored(g).into_iter().flatten() {
+            a.stored_root[s.root.0 as usize] = true;
+        }
         let mut chain = vec![0u32; g.n_values()];
         for (id, inst) in g.iter() {
             let role = if live[id.0 as usize] { a.classify(inst, &mut chain) } else { Role::Dead };
             a.role.push(role);
         }
         for &v in &g.results {
-            a.is_result[v.0 as usize] = true;
             a.force_result(v);
         }
         a.force_operands();
@@ -117,6 +126,7 @@ impl<'g> Analysis<'g> {
                 Role::Inline
             }
             Class::Movement => match inst.kind {
+                OpKind::Concatenate if self.stored_root[inst.first.0 as usize] => Role::Inline,
                 OpKind::Pad | OpKind::Concatenate => Role::Compute,
                 _ => Role::Inline,
             },
@@ -143,6 +153,16 @@ impl<'g> Analysis<'g> {
         self.forced[v.0 as usize]
     }
 
+    /// Stored for the caller only.
+    pub(crate) fn is_side(&self, v: Value) -> bool {
+        self.side[v.0 as usize] && !self.forced(v)
+    }
+
+    /// Renames memory: a reshape, or a movement op in whose memory its operands are stored.
+    pub(crate) fn is_renaming(&self, v: Value) -> bool {
+        self.g.def_inst(v).kind == OpKind::Reshape || self.stored_root[v.0 as usize]
+    }
+
     /// Has its own place in memory or in a kernel: not computed inside of its readers.
     pub(crate) fn is_stored(&self, v: Value) -> bool {
         self.role(self.g.def(v)) != Role::Inline || self.forced(v)
@@ -152,7 +172,7 @@ impl<'g> Analysis<'g> {
     pub(crate) fn is_node(&self, id: InstId) -> bool {
         match self.role(id) {
             Role::Compute | Role::Opaque => true,
-            Role::Inline => self.forced(self.g.inst(id).first),
+            Role::Inline => self.forced(self.g.inst(id).first) || self.is_side(self.g.inst(id).first),
             Role::Dead | Role::Given => false,
         }
     }
@@ -172,12 +192,15 @@ impl<'g> Analysis<'g> {
 
     /// A result must be memory of its own: inline values other than renamed stored ones are computed into it.
     fn force_result(&mut self, v: Value) {
+        self.is_result[v.0 as usize] = true;
         let inst = self.g.def_inst(v);
         if self.role(self.g.def(v)) != Role::Inline {
             return;
         }
-        if inst.kind == OpKind::Reshape {
+        if self.is_renaming(v) {
             self.force_result(inst.operands[0]);
+        } else if inst.kind.class() == Class::Elementwise {
+            self.side[v.0 as usize] = true;
         } else {
             self.forced[v.0 as usize] = true;
         }
@@ -200,8 +223,8 @@ impl<'g> Analysis<'g> {
                         continue;
                     }
                     let d = self.g.def_inst(v);
-                    if d.kind == OpKind::Reshape {
-                        self.force_base(d.operands[0]);
+                    if self.is_renaming(v) {
+                        self.force_base(v);
                     } else {
                         stack.extend(d.operands.iter().copied());
                     }
@@ -216,7 +239,7 @@ impl<'g> Analysis<'g> {
 
     /// The operand of a reshape is memory: what is neither stored nor a renamed stored value is forced.
     fn force_base(&mut self, v: Value) {
-        if self.is_stored(v) {
+        if self.is_memory(v) {
             return;
         }
         let d = self.g.def_inst(v);
@@ -237,7 +260,7 @@ impl<'g> Analysis<'g> {
         }
         let view = self.view(v);
         let root = view.root;
-        if !self.is_stored(root) && !self.is_splat(root) {
+        if !self.is_memory(root) && !self.is_splat(root) {
             let base = self.g.def_inst(root);
             // A reshape that strides cannot express: its operand becomes dense memory.
             if base.kind == OpKind::Reshape {
@@ -255,7 +278,12 @@ impl<'g> Analysis<'g> {
 
     /// `v` as a view of a stored value (or of a splat constant).
     pub(crate) fn view(&self, v: Value) -> Strided {
-        Strided::of(self.g, v, &|v| self.is_stored(v))
+        Strided::of(self.g, v, &|v| self.is_memory(v))
+    }
+
+    /// Dense memory as it stands.
+    fn is_memory(&self, v: Value) -> bool {
+        self.is_stored(v) || self.stored_root[v.0 as usize]
     }
 
     /// Adds the stored values that `v` reads, seen along `path` with `evals` elements wanted.

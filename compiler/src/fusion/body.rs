@@ -1,6 +1,6 @@
 //! The body of a kernel: a graph over what it reads.
 use super::analysis::Analysis;
-use crate::ir::{Builder, Graph, InstId, OpKind, ParamKind, TypeError, Value};
+use crate::ir::{Builder, Graph, InstId, ParamKind, TypeError, Value};
 use ahash::AHashMap;
 
 /// A body and the values of the outer graph its parameters stand for.
@@ -57,7 +57,7 @@ impl BodyBuilder<'_, '_> {
         let id = self.a.g.def(v);
         let inst = self.a.g.inst(id);
         let outer = self.a.is_stored(v) && !(self.inside)(id);
-        let new = if outer || (inst.kind == OpKind::Reshape && !(self.inside)(id)) {
+        let new = if outer || (self.a.is_renaming(v) && !(self.inside)(id)) {
             self.parameter(v)
         } else {
             let operands: Vec<Value> = inst.operands.iter().map(|&o| self.value(o)).collect();

@@ -5,12 +5,15 @@ use super::{Decision, FusionLimits};
 use crate::ir::{Class, Dims, Inst, InstId, OpKind, Value};
 use ahash::{AHashMap, AHashSet};
 
+/// Readers of the same value that a reader is tried with.
+const SIBLINGS: usize = 4;
+
 /// What the merged cluster would be.
 type Merged = (Shape, Dims);
 
 /// Runs all merges; `log` gets each decision once.
 pub(crate) fn run(c: &mut Clusters<'_, '_>, limits: &FusionLimits, log: &mut Vec<Decision>) {
-    Merger { c, limits, log, refused: AHashMap::new() }.run();
+    Merger { c, limits, log, refused: AHashMap::new(), column_full_results: false }.run();
 }
 
 struct Merger<'m, 'a, 'g> {
@@ -19,6 +22,8 @@ struct Merger<'m, 'a, 'g> {
     log: &'m mut Vec<Decision>,
     /// Pairs refused, with the versions they had.
     refused: AHashMap<(ClusterId, ClusterId), (u32, u32)>,
+    /// Column clusters may have results of the full space.
+    column_full_results: bool,
 }
 
 impl Merger<'_, '_, '_> {
@@ -33,9 +38,29 @@ impl Merger<'_, '_, '_> {
         // Last, clusters that read the same memory.
         self.siblings();
         self.vertical(false);
+        // Only now may column kernels write what they compute on the way: a row kernel has first choice of it, because
+        // it has read the same memory already.
+        self.column_full_results = self.limits.column_full_results;
+        self.refused.clear();
+        self.vertical(false);
+        self.scalars();
     }
 
-    /// Merges producers into consumers until nothing changes. `trees`: only elementwise ones whose values all go there.
+    /// Merges kernels for single elements (step counters), however little they have to do with each other.
+    fn scalars(&mut self) {
+        let single = |c: &Clusters<'_, '_>, k: ClusterId| c.get(k).shape == Shape::Loop && c.get(k).dims.is_empty();
+        let all: Vec<ClusterId> = self.c.order().into_iter().filter(|&k| single(self.c, k)).collect();
+        let mut last: Option<ClusterId> = None;
+        for k in all {
+            match last {
+                Some(l) if self.attempt(l, k, "scalars") => last = Some(self.c.current(k)),
+                _ => last = Some(k),
+            }
+        }
+    }
+
+    /// Merges producers into consumers until nothing changes. `trees`: only elementwise ones whose values all go there,
+    /// into elementwise ones or reductions.
     fn vertical(&mut self, trees: bool) {
         loop {
             let mut edges: Vec<(u64, ClusterId, ClusterId)> = Vec::new();
@@ -57,9 +82,9 @@ impl Merger<'_, '_, '_> {
                 for (p, b) in bytes {
                     let tree = self.c.get(p).succ.len() == 1
                         && self.c.get(p).shape == Shape::Loop
-                        && cluster.shape == Shape::Loop
                         && self.c.is_elementwise(p)
-                        && self.c.is_elementwise(id)
+                        && (cluster.shape != Shape::Loop || self.c.is_elementwise(id))
+                        && !matches!(cluster.shape, Shape::Epilogue { .. })
                         && !self.has_results(p);
                     let contraction = matches!(self.c.get(p).shape, Shape::Epilogue { .. });
                     if self.mergeable(p) && (tree || !trees) && !(contraction && self.single(p)) {
@@ -98,6 +123,7 @@ impl Merger<'_, '_, '_> {
             if !matches!(self.c.get(self.c.current(dot)).shape, Shape::Epilogue { .. }) {
                 continue;
             }
+            self.join_readers(self.c.current(dot));
             loop {
                 let dot = self.c.current(dot);
                 let mut readers: Vec<ClusterId> = self.c.get(dot).succ.iter().copied().collect();
@@ -106,6 +132,23 @@ impl Merger<'_, '_, '_> {
                     break;
                 }
             }
+        }
+    }
+
+    /// Merges the readers of a contraction if all of them could be in its epilogue: it takes all or none.
+    fn join_readers(&mut self, dot: ClusterId) {
+        let mut readers: Vec<ClusterId> = self.c.get(dot).succ.iter().copied().collect();
+        let dims = self.c.get(dot).dims.clone();
+        let fits = |r: &ClusterId| {
+            let reader = self.c.get(*r);
+            reader.shape == Shape::Loop && reader.dims == dims && self.c.is_elementwise(*r)
+        };
+        if readers.len() < 2 || readers.len() > self.limits.epilogue_results + 1 || !readers.iter().all(fits) {
+            return;
+        }
+        readers.sort_unstable_by_key(|&r| self.c.position(r));
+        for pair in readers.windows(2) {
+            self.attempt(pair[0], pair[1], "sibling");
         }
     }
 
@@ -128,11 +171,13 @@ impl Merger<'_, '_, '_> {
                 }
             }
             readers.sort_unstable_by_key(|&r| self.c.position(r));
-            // Neighbours only: each with the next one of its kind.
+            // Each with the nearest before it that it fits.
             for i in 1..readers.len() {
-                let (x, y) = (self.c.current(readers[i - 1]), self.c.current(readers[i]));
-                if x != y && self.mergeable(x) && self.mergeable(y) {
-                    self.attempt(x, y, "sibling");
+                for j in (0..i).rev().take(SIBLINGS) {
+                    let (x, y) = (self.c.current(readers[j]), self.c.current(readers[i]));
+                    if x == y || (self.mergeable(x) && self.mergeable(y) && self.attempt(x, y, "sibling")) {
+                        break;
+                    }
                 }
             }
         }
@@ -204,9 +249,9 @@ impl Merger<'_, '_, '_> {
         self.check_reads(p, id, &merged)?;
         self.check_reads(id, p, &merged)?;
         match merged.shape {
-            Shape::Column { .. } => self.check_column(p, id, &merged)?,
+            Shape::Column { .. } if !self.column_full_results => self.check_column(p, id, &merged)?,
             Shape::Epilogue { of } => self.check_epilogue(of, p, id)?,
-            Shape::Opaque | Shape::Loop | Shape::Row { .. } => {}
+            Shape::Opaque | Shape::Loop | Shape::Row { .. } | Shape::Column { .. } => {}
         }
         self.check_size(p, id)?;
         Ok((merged.shape, merged.dims))

@@ -44,11 +44,19 @@ pub struct FusionLimits {
     pub max_reduces: usize,
     /// Results of an epilogue; 0 switches epilogues off.
     pub epilogue_results: usize,
+    /// Column kernels may also write values of the whole space that do not depend on their reductions.
+    pub column_full_results: bool,
 }
 
 impl Default for FusionLimits {
     fn default() -> Self {
-        FusionLimits { max_insts: 160, max_operands: 40, max_reduces: 10, epilogue_results: 2 }
+        FusionLimits {
+            max_insts: 160,
+            max_operands: 40,
+            max_reduces: 10,
+            epilogue_results: 4,
+            column_full_results: true,
+        }
     }
 }
 
@@ -220,7 +228,7 @@ impl<'e, 'a, 'g> Emitter<'e, 'a, 'g> {
 
 /// Marks the stored values behind `v` as needed in memory.
 fn need(a: &Analysis<'_>, v: Value, needed: &mut AHashSet<Value>) {
-    if a.is_stored(v) {
+    if a.is_stored(v) || a.is_side(v) {
         needed.insert(v);
         return;
     }

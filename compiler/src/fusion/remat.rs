@@ -1,7 +1,7 @@
 //! Values that are cheaper to compute again than to write and read back.
 //!
 //! A stored intermediate value is dropped if all its readers can compute it from values that are stored anyway (or that
-//! they read already) in less time than its traffic takes. So the normalised input of a layer norm, say, is not kept for
+//! they read already, or much smaller ones) in less time than its traffic takes. So the normalised input of a layer norm, say, is not kept for
 //! the gradient of its weights: the input and two numbers per row are.
 use super::Decision;
 use super::analysis::Path;
@@ -12,6 +12,8 @@ use ahash::{AHashMap, AHashSet};
 
 /// Most instructions computed again for one value.
 const MAX_CONE: usize = 16;
+/// A value this many times smaller than the one in question may be stored in its stead.
+const SMALLER: i64 = 8;
 /// Part of a value's traffic that not keeping it in memory is worth on top.
 const MEMORY_BONUS: f64 = 0.25;
 
@@ -21,6 +23,8 @@ pub(crate) struct Remat {
     in_cluster: AHashMap<ClusterId, AHashSet<Value>>,
     /// Values no reader needs from memory any more.
     dropped: AHashSet<Value>,
+    /// Small values stored so that larger ones need not be.
+    added: AHashSet<Value>,
 }
 
 impl Remat {
@@ -63,6 +67,7 @@ pub(crate) fn run(c: &Clusters<'_, '_>, model: &DeviceModel, log: &mut Vec<Decis
             Ok(()) => {
                 log.push(decision(Ok(())));
                 remat.dropped.insert(v);
+                remat.added.extend(cone.leaves.iter().copied());
                 for &k in &readers {
                     let set = remat.in_cluster.entry(k).or_default();
                     set.extend(cone.insts.iter().map(|&i| a.g.inst(i).first));
@@ -96,7 +101,8 @@ fn cone(c: &Clusters<'_, '_>, remat: &Remat, id: InstId) -> Option<Cone> {
         cone.insts.push(i);
         for r in a.reads(i) {
             let d = a.g.def(r.value);
-            if is_kept(c, remat, r.value) {
+            let small = a.g.ty(r.value).numel() * SMALLER <= a.g.ty(a.g.inst(id).first).numel();
+            if is_kept(c, remat, r.value) || (small && a.is_fusible(d)) {
                 if !cone.leaves.contains(&r.value) {
                     cone.leaves.push(r.value);
                 }
@@ -124,6 +130,9 @@ fn saving(
     let size = a.g.ty(v).dtype.size() as f64;
     let numel = a.g.ty(v).numel() as f64;
     let (mut kept_bytes, mut again_bytes, mut again_ops) = (bytes, 0.0, 0.0);
+    for &leaf in cone.leaves.iter().filter(|&&l| !is_kept(c, remat, l)) {
+        again_bytes += a.bytes(leaf) as f64;
+    }
     for &k in readers {
         let cluster = c.get(k);
         match cluster.shape {

@@ -399,7 +399,13 @@ impl Build<'_> {
     }
 
     /// Index of a reduction's operand from the positions in the kept and the reduced dimensions.
-    fn operand_index(&mut self, inst: &Inst, red: &Dims, kept: Affine, inner: Affine) -> Result<Vec<Affine>, LowerError> {
+    fn operand_index(
+        &mut self,
+        inst: &Inst,
+        red: &Dims,
+        kept: Affine,
+        inner: Affine,
+    ) -> Result<Vec<Affine>, LowerError> {
         let from = self.body.ty(inst.operands[0]).dims.clone();
         let (red, keep): (Vec<usize>, Vec<usize>) = (0..from.len()).partition(|d| red.contains(&(*d as i64)));
         let sizes = |list: &[usize]| list.iter().map(|&d| from[d]).collect::<Dims>();

@@ -211,10 +211,7 @@ impl Indices {
     }
 
     fn shrink(rest: &Affine, g: i64) -> Affine {
-        Affine {
-            constant: rest.constant.div_euclid(g),
-            terms: rest.terms.iter().map(|&(a, k)| (a, k / g)).collect(),
-        }
+        Affine { constant: rest.constant.div_euclid(g), terms: rest.terms.iter().map(|&(a, k)| (a, k / g)).collect() }
     }
 
     /// `floor(a / c)` for positive `c`.

@@ -22,7 +22,7 @@ pub(super) fn run(graph: &Graph) -> Result<Graph, TypeError> {
             continue;
         }
         r.copy(inst);
-        if !matches!(inst.kind, OpKind::Attention | OpKind::AttentionBackward) {
+        if !crate::buffers::stores_in_any_order(inst.kind) {
             continue;
         }
         for v in inst.results() {

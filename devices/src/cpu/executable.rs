@@ -25,6 +25,9 @@ pub(super) struct CpuExecutable {
     program: Arc<Program>,
     kernels: Vec<Kernel>,
     steps: Vec<Step>,
+    /// The first step that overwrites a donated parameter: a failure before it can be made good by running the ops in
+    /// another way.
+    first_overwrite: usize,
     pool: MemoryPool,
     constants: Block,
     /// Slabs not in use; more than one only if the program ran on several threads at once.
@@ -163,7 +166,9 @@ impl CpuExecutable {
             }
         }
         tracing::debug!(program = %program.name, ?stats, "compiled");
-        Ok(CpuExecutable { program, kernels, steps, pool, constants, slabs: Mutex::default(), cost, stats })
+        let first_overwrite =
+            program.thunks.iter().position(|t| overwrites(t, &program)).unwrap_or(program.thunks.len());
+        Ok(CpuExecutable { program, kernels, steps, first_overwrite, pool, constants, slabs: Mutex::default(), cost, stats })
     }
 
     fn slab(&self) -> Result<Block, DeviceError> {
@@ -220,18 +225,28 @@ impl CpuExecutable {
         self.program.locs.get(n).copied().unwrap_or(u32::MAX)
     }
 
+    /// Step `n` could not be started.
+    fn not_launched(&self, n: usize, message: String) -> DeviceError {
+        let clean = n <= self.first_overwrite;
+        DeviceError::Launch { kernel: self.name(n), loc: self.loc(n), message, clean }
+    }
+
     fn steps(&self, b: &Bases, mut times: Option<&mut Vec<ThunkTime>>) -> Result<(), DeviceError> {
         let fault = Fault::default();
         for (n, step) in self.steps.iter().enumerate() {
             if launch_fails() {
-                let (kernel, loc) = (self.name(n), self.loc(n));
-                return Err(DeviceError::Launch { kernel, loc, message: "injected fault".into(), clean: n == 0 });
+                return Err(self.not_launched(n, "injected fault".into()));
             }
             let begin = times.is_some().then(Instant::now);
+            // Of a group some calls may have run when another could not.
+            let before = n < self.first_overwrite || (n == self.first_overwrite && !matches!(step, Step::Group(_)));
             self.step(step, b, &fault).map_err(|e| match e {
                 DeviceError::Launch { kernel, message, clean, .. } => {
-                    DeviceError::Launch { kernel, loc: self.loc(n), message, clean: clean && n == 0 }
+                    let clean = n < self.first_overwrite || (clean && before);
+                    DeviceError::Launch { kernel, loc: self.loc(n), message, clean }
                 }
+                // Work memory of the step: asked for before it writes anything.
+                DeviceError::OutOfMemory(e) if before => self.not_launched(n, e.to_string()),
                 other => other,
             })?;
             if let (Some(list), Some(begin)) = (&mut times, begin) {
@@ -239,7 +254,8 @@ impl CpuExecutable {
                 list.push(ThunkTime { name: self.name(n), loc: self.loc(n), ns });
             }
             if let Some((index, size)) = fault.take() {
-                return Err(DeviceError::Index { index, size, kernel: self.name(n), loc: self.loc(n) });
+                let (kernel, loc, clean) = (self.name(n), self.loc(n), n < self.first_overwrite);
+                return Err(DeviceError::Index { index, size, kernel, loc, clean });
             }
         }
         Ok(())
@@ -253,11 +269,29 @@ impl CpuExecutable {
         times: Option<&mut Vec<ThunkTime>>,
     ) -> Result<(), DeviceError> {
         check_arguments(&self.program, params, scalars, results)?;
-        let slab = self.slab()?;
+        let slab = match self.slab() {
+            Err(DeviceError::OutOfMemory(e)) if !self.steps.is_empty() => return Err(self.not_launched(0, e.to_string())),
+            slab => slab?,
+        };
         let b = Bases { params, results, slab: slab.as_ptr(), constants: self.constants.as_ptr(), scalars };
         let done = self.steps(&b, times);
         self.slabs.lock().unwrap_or_else(|e| e.into_inner()).push(slab);
         done
+    }
+}
+
+/// Does the thunk write memory of a donated parameter?
+fn overwrites(thunk: &Thunk, program: &Program) -> bool {
+    let donated = |v: &View| match v.place {
+        Place::Param(_) => true,
+        Place::Result(r) => program.results[r as usize].alias.is_some(),
+        Place::Slab { .. } | Place::Constant { .. } | Place::Scalar(_) => false,
+    };
+    match thunk {
+        Thunk::Kernel(call) => call.outputs.iter().any(donated),
+        Thunk::Group(calls) => calls.iter().flat_map(|c| &c.outputs).any(donated),
+        Thunk::Library { outputs, .. } => outputs.iter().any(donated),
+        Thunk::Copy { to, .. } => donated(to),
     }
 }
 

@@ -15,10 +15,8 @@ use std::sync::{Arc, OnceLock};
 /// Loops shorter than this many vectors of `f32` are merged with what is around them.
 const MIN_INNER_VECTORS: i64 = 1;
 
-type RangeFn =
-    unsafe extern "C" fn(*const *mut u8, *const u64, i64, i64, *mut u8, *mut u8, *const Fault);
-type EpilogueFn =
-    unsafe extern "C" fn(*const *mut u8, *const u64, i64, i64, i64, i64, *const u8, i64, *const Fault);
+type RangeFn = unsafe extern "C" fn(*const *mut u8, *const u64, i64, i64, *mut u8, *mut u8, *const Fault);
+type EpilogueFn = unsafe extern "C" fn(*const *mut u8, *const u64, i64, i64, i64, i64, *const u8, i64, *const Fault);
 
 /// A kernel's code and how to launch it.
 #[derive(Debug)]

@@ -339,12 +339,7 @@ impl Call {
             }
         }
         let batch: Vec<BatchDim> = (0..n_batch)
-            .map(|d| BatchDim {
-                size: x.dims[d],
-                a: x.strides[d],
-                b: y.strides[d],
-                c: out.map_or(0, |o| o.strides[d]),
-            })
+            .map(|d| BatchDim { size: x.dims[d], a: x.strides[d], b: y.strides[d], c: out.map_or(0, |o| o.strides[d]) })
             .collect();
         let operand = |v: &Array| Operand {
             ptr: v.ptr(b),
@@ -396,7 +391,8 @@ impl Call {
         let strides = |v: &Array, list: &[i64]| list.iter().map(|&i| v.strides[at(i)]).collect::<Vec<isize>>();
         let (xs, ws, os) =
             (strides(x, &d.input_spatial), strides(w, &d.kernel_spatial), strides(out, &d.output_spatial));
-        let array = |v: &Array, major: i64, minor: i64| (v.ptr(b), elem(v.dtype), v.strides[at(major)], v.strides[at(minor)]);
+        let array =
+            |v: &Array, major: i64, minor: i64| (v.ptr(b), elem(v.dtype), v.strides[at(major)], v.strides[at(minor)]);
         fn with(p: (*mut u8, Elem, isize, isize), spatial: &[isize]) -> ConvArray<'_> {
             ConvArray { ptr: p.0, elem: p.1, major: p.2, minor: p.3, spatial }
         }
@@ -460,7 +456,8 @@ impl Call {
             if backward {
                 let (out, lse, dout) = (heads(&x[4]), &x[5], heads(&x[6]));
                 let grads = (heads(outputs[0]), heads(outputs[1]), heads(outputs[2]));
-                let (Some(out), Some(dout), (Some(dq), Some(dk), Some(dv)), true) = (out, dout, grads, dense(lse)) else {
+                let (Some(out), Some(dout), (Some(dq), Some(dk), Some(dv)), true) = (out, dout, grads, dense(lse))
+                else {
                     return Ok(Done::No);
                 };
                 let lse = LogSumExp(lse.ptr(b).cast());

@@ -164,7 +164,8 @@ impl Pool {
             return false;
         }
         // SAFETY: erases the lifetime only: `close` below waits until no worker can use `body`.
-        let erased: *const Body = unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Body>(body) };
+        let erased: *const Body =
+            unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Body>(body) };
         // SAFETY: we own the pool and the last owner waited for all workers to leave.
         unsafe { *self.body.get() = Some(erased) };
         self.chunks.store(chunks, Ordering::Relaxed);

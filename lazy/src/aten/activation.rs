@@ -38,13 +38,13 @@ fn pointwise(cx: &mut Cx, f: fn(Ex<'_>) -> Ex<'_>) -> Lowered {
 fn gelu(cx: &mut Cx) -> Lowered {
     let x = cx.math(0)?;
     one(match cx.str(1)? {
-        "none" => x * 0.5 * ((x * FRAC_1_SQRT_2).erf() + 1.0),
-        _ => gelu_tanh(x),
+        "none" => gelu_erf(x),
+        _ => x * 0.5 * ((BETA * (x + KAPPA * x * x * x)).tanh() + 1.0),
     })
 }
 
-pub(super) fn gelu_tanh(x: Ex) -> Ex {
-    x * 0.5 * ((BETA * (x + KAPPA * x * x * x)).tanh() + 1.0)
+pub(super) fn gelu_erf(x: Ex) -> Ex {
+    x * 0.5 * ((x * FRAC_1_SQRT_2).erf() + 1.0)
 }
 
 fn gelu_backward(cx: &mut Cx) -> Lowered {
@@ -228,11 +228,12 @@ fn mean_slope<'a>(cx: &mut Cx<'a>, lower: usize, d: DType) -> Res<Ex<'a>> {
     Ok((sum * 0.5).to(d))
 }
 
-fn rrelu(cx: &mut Cx) -> Lowered {
+fn rrelu(cx: &mut Cx, functional: bool) -> Lowered {
     let x = cx.math(0)?;
     if !cx.bool(4)? {
         let slope = mean_slope(cx, 2, x.dtype())?;
-        return Ok(vec![x.when(x.gt(0.0), x * slope).v, KEEP]);
+        let noise = if functional { cx.x(1)?.v } else { KEEP };
+        return Ok(vec![x.when(x.gt(0.0), x * slope).v, noise]);
     }
     let (lower, upper) = (cx.x_as(2, x.dtype())?, cx.x_as(3, x.dtype())?);
     let r = super::rng::uniform(cx, &x.dims(), x.dtype())? * (upper - lower) + lower;
@@ -264,7 +265,8 @@ pub(super) static ROWS: &[Row] = rows![
     "log_sigmoid_forward" "log_sigmoid_forward.output" => log_sigmoid;
     "mish" "mish_" "mish.out" => |cx| pointwise(cx, |x| x * x.exp().log1p().tanh());
     "_prelu_kernel" => prelu;
-    "rrelu_with_noise" "rrelu_with_noise_" "rrelu_with_noise_functional" => rrelu;
+    "rrelu_with_noise" "rrelu_with_noise_" => |cx| rrelu(cx, false);
+    "rrelu_with_noise_functional" => |cx| rrelu(cx, true);
     "silu" "silu_" "silu.out" => |cx| pointwise(cx, |x| x * x.sigmoid());
     "softplus" "softplus.out" => softplus;
     "softshrink" "softshrink.out" => softshrink;

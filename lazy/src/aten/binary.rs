@@ -129,8 +129,10 @@ fn hypot(cx: &mut Cx) -> Lowered {
     let (x, y) = (x.abs(), y.abs());
     let (hi, lo) = (x.max(y), x.min(y));
     let q = lo / hi;
-    let plain = hi * (1.0 + q * q).sqrt();
-    one(hi.when(hi.eq(0.0).or(hi.eq(f64::INFINITY)), plain))
+    let plain = hi.when(hi.eq(0.0), hi * (1.0 + q * q).sqrt());
+    // An infinite side decides, even beside NaN.
+    let infinite = x.eq(f64::INFINITY).or(y.eq(f64::INFINITY));
+    one(x.lit(f64::INFINITY).when(infinite, plain))
 }
 
 fn copysign(cx: &mut Cx) -> Lowered {

@@ -35,6 +35,30 @@ fn is_in(cx: &mut Cx) -> Lowered {
     one(if cx.bool(3)? { found.not() } else { found })
 }
 
+/// Number of elements of a sorted sequence (argument `seq`, last dimension) before each value: those below it, or not
+/// above it if `right`. NaN comes last.
+fn search(cx: &mut Cx, seq: usize, values: usize, right: bool) -> Lowered {
+    let d = cx.common(&[seq, values]);
+    let (s, v) = (cx.x_as(seq, d)?, cx.x_as(values, d)?);
+    let n = s.size(s.rank() - 1);
+    if v.numel().saturating_mul(n) > 1 << 24 {
+        return cx.decline("too many pairs to compare");
+    }
+    let s = if s.rank() == 1 { s } else { s.unsqueeze(s.rank() - 1) };
+    let v = v.unsqueeze(v.rank());
+    let after = if right { s.gt(v) } else { s.ge(v) };
+    let last = after.rank() as i64 - 1;
+    one(after.not().to(DType::I64).sum(&[last]))
+}
+
+fn searchsorted(cx: &mut Cx) -> Lowered {
+    if !cx.is_none(5) {
+        return cx.decline("sequence in another order");
+    }
+    let right = cx.bool(3)? || matches!(cx.arg(4), Arg::Str(s) if s == "right");
+    search(cx, 0, 1, right)
+}
+
 macro_rules! comparisons {
     ($($f:literal => $dir:ident;)*) => {
         &[ $( Row {
@@ -60,6 +84,11 @@ pub(super) static ROWS: &[Row] = rows![
     "where.self" "where.self_out" => select;
     "masked_fill.Scalar" "masked_fill.Tensor" "masked_fill_.Scalar" "masked_fill_.Tensor" "masked_fill.Scalar_out"
         "masked_fill.Tensor_out" => masked_fill;
+    "bucketize.Tensor" "bucketize.Scalar" "bucketize.Tensor_out" "bucketize.Scalar_out" => |cx| {
+        let right = cx.bool(3)?;
+        search(cx, 1, 0, right)
+    };
+    "searchsorted.Tensor" "searchsorted.Scalar" "searchsorted.Tensor_out" "searchsorted.Scalar_out" => searchsorted;
     "isin.Tensor_Tensor" "isin.Tensor_Scalar" "isin.Scalar_Tensor" "isin.Tensor_Tensor_out" "isin.Tensor_Scalar_out"
         "isin.Scalar_Tensor_out" => is_in;
 ];

@@ -100,6 +100,6 @@ pub(super) static ROWS: &[Row] = foreach_rows![
     binary: "add" "sub" "mul" "div" "maximum" "minimum" "clamp_min" "clamp_max" "pow" "lerp";
     scalars: "addcmul" "addcdiv";
     more: "add.Tensor" "add_.Tensor" "add.Tensor_out" "mul.Tensor" "mul_.Tensor" "mul.Tensor_out" "div.Tensor"
-        "div_.Tensor" "div.Tensor_out" "pow.ScalarAndTensor" "norm.Scalar" "norm.Scalar_out" "powsum.Scalar" "max"
-        "max.out" "mm" "zero_" "zero" "zero.out" "copy_" "copy" "copy.out" "clone";
+        "div_.Tensor" "div.Tensor_out" "pow.ScalarAndTensor" "norm.Scalar" "norm.Scalar_out" "powsum.Scalar" "powsum.Scalar_out" "max"
+        "max.out" "mm" "zero_" "zero" "zero.out" "copy_" "copy" "copy.out" "clone" "clone.out";
 ];

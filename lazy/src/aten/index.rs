@@ -248,6 +248,16 @@ fn scatter_add(cx: &mut Cx) -> Lowered {
     one(Scatter::read(cx)?.apply(ScatterKind::Add).reshape(&dims))
 }
 
+/// Smallest and largest value of an integer type (bits of the largest for `U64`).
+fn int_range(d: DType) -> (i64, i64) {
+    let bits = d.size() as u32 * 8;
+    match (d, d.is_signed()) {
+        (DType::Bool, _) => (0, 1),
+        (_, true) => (i64::MIN >> (64 - bits), i64::MAX >> (64 - bits)),
+        (_, false) => (0, (u64::MAX >> (64 - bits)) as i64),
+    }
+}
+
 fn scatter_reduce(cx: &mut Cx) -> Lowered {
     let dims = cx.x(0)?.dims();
     let name = cx.str(4)?;
@@ -264,7 +274,8 @@ fn scatter_reduce(cx: &mut Cx) -> Lowered {
             ScatterKind::Mul => x.lit(1.0),
             ScatterKind::Max if float => x.lit(f64::NEG_INFINITY),
             ScatterKind::Min if float => x.lit(f64::INFINITY),
-            ScatterKind::Max | ScatterKind::Min => return cx.decline("integer extremes without self"),
+            ScatterKind::Max => x.int(x.dtype(), int_range(x.dtype()).0),
+            ScatterKind::Min => x.int(x.dtype(), int_range(x.dtype()).1),
             ScatterKind::Add | ScatterKind::Set => x.lit(0.0),
         };
         identity.when(counts.gt(0.0), x)

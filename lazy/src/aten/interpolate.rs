@@ -105,6 +105,9 @@ fn upsample(cx: &mut Cx, n: usize, kind: fn(bool) -> Mode, align: bool) -> Lower
     let mut x = cx.math(0)?;
     let out = cx.out(0)?.dims.clone();
     let mode = mode(cx, kind, align.then_some(2))?;
+    if align && !x.dtype().is_float() {
+        return cx.decline("weights on integers");
+    }
     let factors = factors(cx, 2 + usize::from(align), n)?;
     for (k, f) in factors.into_iter().enumerate() {
         let d = x.rank() - n + k;

@@ -80,7 +80,7 @@ fn addmm_activation(cx: &mut Cx) -> Lowered {
     let d = wide(cx)?;
     let p = matmul(cx, x, y, d)?;
     let z = blend(cx, p, 3, 4)?;
-    one(if cx.bool(5)? { super::activation::gelu_tanh(z) } else { z.max(0.0) })
+    one(if cx.bool(5)? { super::activation::gelu_erf(z) } else { z.max(0.0) })
 }
 
 /// Sum over the batch of batched products.

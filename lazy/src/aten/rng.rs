@@ -161,7 +161,8 @@ fn native_dropout(cx: &mut Cx) -> Lowered {
 }
 
 fn native_dropout_backward(cx: &mut Cx) -> Lowered {
-    let dy = cx.math(0)?;
+    let d = cx.out(0)?.dtype.opmath();
+    let dy = cx.x_as(0, d)?;
     let (mask, scale) = (cx.x_as(1, dy.dtype())?, cx.x_as(2, dy.dtype())?);
     one(dy * mask * scale)
 }

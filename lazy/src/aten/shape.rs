@@ -232,6 +232,53 @@ fn unfold_backward(cx: &mut Cx) -> Lowered {
     one(super::pad::add_by_table(cx, g, d, &table, dims[d]))
 }
 
+/// Windows of the last two dimensions as `im2col` numbers them: per spatial dimension, (padded size, positions in it of
+/// kernel element and window, kernel-major). Kernel, dilation, padding and stride from argument `at` on.
+fn columns(cx: &Cx, sizes: &[i64], at: usize) -> Result<[(i64, i64, Vec<i64>); 2], super::Unsupported> {
+    let lists = [cx.ints_n(at, 2, 1)?, cx.ints_n(at + 1, 2, 1)?, cx.ints_n(at + 2, 2, 0)?, cx.ints_n(at + 3, 2, 1)?];
+    Ok([0, 1].map(|k| {
+        let [kernel, dilation, padding, stride] = [0, 1, 2, 3].map(|l: usize| lists[l][k]);
+        let padded = sizes[k] + 2 * padding;
+        let windows = (padded - dilation * (kernel - 1) - 1) / stride + 1;
+        let table = (0..kernel).flat_map(|i| (0..windows).map(move |w| i * dilation + w * stride));
+        (padding, kernel, table.collect())
+    }))
+}
+
+fn im2col(cx: &mut Cx) -> Lowered {
+    let x = cx.x(0)?;
+    let (r, dims) = (x.rank(), x.dims());
+    let spatial = columns(cx, &dims[r - 2..], 1)?;
+    let mut pads = Dims::from_elem(0, r);
+    (pads[r - 2], pads[r - 1]) = (spatial[0].0, spatial[1].0);
+    let mut y = x.pad(0.0, &pads, &pads, &Dims::from_elem(0, r));
+    for (k, (_, _, table)) in spatial.iter().enumerate() {
+        y = super::pad::read_by_table(cx, y, r - 2 + k, table);
+    }
+    // [n, c, kh, windows, kw, windows] to [n, c * kh * kw, windows * windows].
+    let lead: i64 = dims[..r - 2].iter().product();
+    let split = spatial.each_ref().map(|s| (s.1, s.2.len() as i64 / s.1));
+    let y = y.reshape(&[lead, split[0].0, split[0].1, split[1].0, split[1].1]).permute(&[0, 1, 3, 2, 4]);
+    one(y.reshape(&cx.out(0)?.dims.clone()))
+}
+
+/// The adjoint of `im2col`.
+fn col2im(cx: &mut Cx) -> Lowered {
+    let g = cx.x(0)?;
+    let sizes = cx.out(0)?.dims.clone();
+    let r = sizes.len();
+    let spatial = columns(cx, &sizes[r - 2..], 2)?;
+    let split = spatial.each_ref().map(|s| (s.1, s.2.len() as i64 / s.1));
+    let lead: i64 = sizes[..r - 2].iter().product();
+    let y = g.reshape(&[lead, split[0].0, split[1].0, split[0].1, split[1].1]).permute(&[0, 1, 3, 2, 4]);
+    let mut y = y.reshape(&[lead, spatial[0].2.len() as i64, spatial[1].2.len() as i64]);
+    for (k, (padding, _, table)) in spatial.iter().enumerate() {
+        let n = sizes[r - 2 + k];
+        y = super::pad::add_by_table(cx, y, 1 + k, table, n + 2 * padding).slice(1 + k, *padding, padding + n, 1);
+    }
+    one(y.reshape(&sizes))
+}
+
 pub(super) static ROWS: &[Row] = rows![
     "cat" "cat.out" => cat;
     "stack" "stack.out" "_stack" "_stack.out" => stack;
@@ -250,6 +297,8 @@ pub(super) static ROWS: &[Row] = rows![
     "pixel_shuffle" "pixel_shuffle.out" => pixel_shuffle;
     "pixel_unshuffle" "pixel_unshuffle.out" => pixel_unshuffle;
     "channel_shuffle" "channel_shuffle.out" => channel_shuffle;
+    "im2col" "im2col.out" => im2col;
+    "col2im" "col2im.out" => col2im;
     "unfold_backward" "unfold_backward.out" => unfold_backward;
     "_unsafe_view" "_unsafe_view.out" => |cx| {
         let (x, dims) = (cx.x(0)?, cx.out(0)?.dims.clone());

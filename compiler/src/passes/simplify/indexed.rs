@@ -1,6 +1,6 @@
 //! Rules for ops that take run-time indices which turn out to be known.
 use super::Simplifier;
-use crate::ir::{Attrs, Dims, OpKind, TensorType, Value};
+use crate::ir::{Attrs, Dims, OpKind, ScatterKind, TensorType, Value};
 use crate::passes::fold::Num;
 
 impl Simplifier<'_> {
@@ -61,5 +61,33 @@ impl Simplifier<'_> {
         let shift = index_dims.len() as i64 - 1;
         let map: Dims = std::iter::once(counted as i64).chain((1..from.rank() as i64).map(|i| i + shift)).collect();
         Some(self.broadcast(first, &ty.dims, &map))
+    }
+
+    /// `scatter` along one dimension by an index that counts through all of it: elementwise.
+    pub(super) fn simplify_scatter(&mut self, attrs: &Attrs, operands: &[Value], ty: &TensorType) -> Option<Value> {
+        let (Attrs::Scatter { kind, dims }, [x, index, updates]) = (attrs, operands) else { return None };
+        let d = dims[0];
+        if self.iota_dim(*index)? != 0 || self.b.rank(*index) != 1 || self.b.dims(*index)[0] != ty.dims[d as usize] {
+            return None;
+        }
+        // The indexed dimension goes back to its place.
+        let perm: Dims = (0..ty.rank() as i64)
+            .map(|i| {
+                if i < d {
+                    i + 1
+                } else if i == d {
+                    0
+                } else {
+                    i
+                }
+            })
+            .collect();
+        let u = self.transpose(*updates, &perm);
+        match kind {
+            ScatterKind::Set => Some(u),
+            ScatterKind::Add => Some(self.binary(OpKind::Add, *x, u)),
+            ScatterKind::Mul => Some(self.binary(OpKind::Multiply, *x, u)),
+            ScatterKind::Max | ScatterKind::Min => None,
+        }
     }
 }

@@ -50,6 +50,7 @@ impl Simplifier<'_> {
             Class::Movement => self.movement(kind, &attrs, operands, &types[0]),
             Class::Indexed => self.indexed(kind, &attrs, operands, &types[0]),
             Class::Reduction if kind == OpKind::Reduce => self.reduction(&attrs, operands),
+            Class::Library if kind == OpKind::Scatter => self.simplify_scatter(&attrs, operands, &types[0]),
             Class::Leaf
             | Class::Reduction
             | Class::Contraction

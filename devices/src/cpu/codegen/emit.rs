@@ -312,8 +312,7 @@ impl<'k> Emit<'k> {
         let (v, r) = (self.ty(ty), self.ty(Ty { reg: result, vec: true }));
         let mut out = "poison".to_owned();
         for l in 0..self.w {
-            let lane: Vec<String> =
-                args.iter().map(|a| self.def(format!("extractelement {v} {a}, i64 {l}"))).collect();
+            let lane: Vec<String> = args.iter().map(|a| self.def(format!("extractelement {v} {a}, i64 {l}"))).collect();
             let x = call(self, &lane);
             out = self.def(format!("insertelement {r} {out}, {} {x}, i64 {l}", result.name()));
         }
@@ -331,7 +330,14 @@ impl<'k> Emit<'k> {
 
     /// Closes the innermost loop: `%i<n>` counts from `lo` while below `hi` by `step`; `carried` are (type, name,
     /// first value, next value) of what goes from one trip to the next. The names hold the last values afterwards.
-    pub(super) fn close(&mut self, n: u32, lo: &str, hi: &str, step: i64, carried: &[(String, String, String, String)]) {
+    pub(super) fn close(
+        &mut self,
+        n: u32,
+        lo: &str,
+        hi: &str,
+        step: i64,
+        carried: &[(String, String, String, String)],
+    ) {
         let Some(body) = self.scopes.pop() else { return };
         self.at = self.depth();
         let mut s = format!("br label %L{n}.pre\nL{n}.pre:\nbr label %L{n}.head\nL{n}.head:\n");

@@ -1,6 +1,6 @@
 //! Kernels without reductions: every point of the space is computed and stored once.
-use super::emit::{Emit, Lane};
 use super::ceil_div;
+use super::emit::{Emit, Lane};
 use super::walk::Trips;
 use rsx_compiler::kernel::{ExprId, ExprOp, Source, Store};
 

@@ -68,7 +68,13 @@ impl Emit<'_> {
     }
 
     /// A load that is the same for all lanes.
-    pub(super) fn load_scalar(&mut self, source: Source, dtype: DType, offset: &Affine, guard: Option<ExprId>) -> String {
+    pub(super) fn load_scalar(
+        &mut self,
+        source: Source,
+        dtype: DType,
+        offset: &Affine,
+        guard: Option<ExprId>,
+    ) -> String {
         let index = self.index_scalar(offset);
         let guard = guard.map(|g| self.scalar(g));
         if let Some(p) = self.accumulator(source) {
@@ -80,7 +86,13 @@ impl Emit<'_> {
     }
 
     /// A load in all lanes.
-    pub(super) fn load_vector(&mut self, source: Source, dtype: DType, offset: &Affine, guard: Option<ExprId>) -> String {
+    pub(super) fn load_vector(
+        &mut self,
+        source: Source,
+        dtype: DType,
+        offset: &Affine,
+        guard: Option<ExprId>,
+    ) -> String {
         let across = self.index_across(offset);
         let (mut uniform_guard, mut mask) = (None, self.lane.as_ref().and_then(|l| l.mask.clone()));
         if let Some(g) = guard {

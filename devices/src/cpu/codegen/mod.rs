@@ -49,9 +49,9 @@ pub struct Module {
 }
 
 /// The signature of all functions but epilogues.
-const SIGNATURE: &str =
-    "(ptr %args, ptr %scalars, i64 %lo, i64 %hi, ptr %scratch, ptr %shared, ptr %fault) #0";
-const EPILOGUE: &str = "(ptr %args, ptr %scalars, i64 %r0, i64 %r1, i64 %c0, i64 %c1, ptr %blk, i64 %ld, ptr %fault) #0";
+const SIGNATURE: &str = "(ptr %args, ptr %scalars, i64 %lo, i64 %hi, ptr %scratch, ptr %shared, ptr %fault) #0";
+const EPILOGUE: &str =
+    "(ptr %args, ptr %scalars, i64 %r0, i64 %r1, i64 %c0, i64 %c1, ptr %blk, i64 %ld, ptr %fault) #0";
 
 /// Outputs from this size on are written past the caches: a share of L3.
 const STREAM_FROM: u64 = 8 << 20;

@@ -211,7 +211,10 @@ impl Emit<'_> {
         let name = "rsx_bad_index";
         self.declares.insert(name.into(), format!("declare void @{name}(ptr, i64, i64) nounwind cold"));
         let n = self.fresh();
-        self.line(format!("br i1 %v{n}.any, label %B{n}.bad, label %B{n}.join, !prof !1").replace(&format!("%v{n}.any"), &any));
+        self.line(
+            format!("br i1 %v{n}.any, label %B{n}.bad, label %B{n}.join, !prof !1")
+                .replace(&format!("%v{n}.any"), &any),
+        );
         self.line(format!("B{n}.bad:\ncall void @{name}(ptr %fault, i64 {worst}, i64 {size})"));
         self.line(format!("br label %B{n}.join\nB{n}.join:"));
         let low = self.intrinsic2("smax", i, &x, &self.ci(i, 0));

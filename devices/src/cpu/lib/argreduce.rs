@@ -16,14 +16,22 @@ const GROUP: usize = 16;
 ///
 /// # Safety
 /// Views cover live memory; outputs overlap nothing.
-pub unsafe fn argreduce(indices: &View, values: Option<&View>, src: &View, dim: usize, max: bool) -> Result<(), LibError> {
+pub unsafe fn argreduce(
+    indices: &View,
+    values: Option<&View>,
+    src: &View,
+    dim: usize,
+    max: bool,
+) -> Result<(), LibError> {
     src.check("argreduce")?;
     if src.rank() == 0 {
         let s = View { dims: &[1], strides: &[1], ..*src };
         // SAFETY: a 0-d view covers one element.
         return unsafe { argreduce(indices, values, &s, 0, max) };
     }
-    let fits = |v: &View, e: Elem| dim < src.rank() && v.elem == e && v.dims == &without(src.dims, dim)[..] && v.strides.len() == v.rank();
+    let fits = |v: &View, e: Elem| {
+        dim < src.rank() && v.elem == e && v.dims == &without(src.dims, dim)[..] && v.strides.len() == v.rank()
+    };
     if !fits(indices, Elem::I64) || values.is_some_and(|v| !fits(v, src.elem)) {
         return Err(LibError::shape("argreduce", format!("{:?} along {dim} into {:?}", src.dims, indices.dims)));
     }

@@ -95,19 +95,58 @@ macro_rules! dispatch_elem {
     ($e:expr, $T:ident => $body:expr) => {{
         use $crate::cpu::lib::elem as elem_types;
         match $e {
-            elem_types::Elem::Bool => { type $T = elem_types::Bool; $body }
-            elem_types::Elem::U8 => { type $T = u8; $body }
-            elem_types::Elem::I8 => { type $T = i8; $body }
-            elem_types::Elem::I16 => { type $T = i16; $body }
-            elem_types::Elem::U16 => { type $T = u16; $body }
-            elem_types::Elem::I32 => { type $T = i32; $body }
-            elem_types::Elem::U32 => { type $T = u32; $body }
-            elem_types::Elem::I64 => { type $T = i64; $body }
-            elem_types::Elem::U64 => { type $T = u64; $body }
-            elem_types::Elem::F16 => { type $T = elem_types::F16; $body }
-            elem_types::Elem::BF16 => { type $T = elem_types::BF16; $body }
-            elem_types::Elem::F32 => { type $T = f32; $body }
-            elem_types::Elem::F64 => { type $T = f64; $body }
+            elem_types::Elem::Bool => {
+                type $T = elem_types::Bool;
+                $body
+            }
+            elem_types::Elem::U8 => {
+                type $T = u8;
+                $body
+            }
+            elem_types::Elem::I8 => {
+                type $T = i8;
+                $body
+            }
+            elem_types::Elem::I16 => {
+                type $T = i16;
+                $body
+            }
+            elem_types::Elem::U16 => {
+                type $T = u16;
+                $body
+            }
+            elem_types::Elem::I32 => {
+                type $T = i32;
+                $body
+            }
+            elem_types::Elem::U32 => {
+                type $T = u32;
+                $body
+            }
+            elem_types::Elem::I64 => {
+                type $T = i64;
+                $body
+            }
+            elem_types::Elem::U64 => {
+                type $T = u64;
+                $body
+            }
+            elem_types::Elem::F16 => {
+                type $T = elem_types::F16;
+                $body
+            }
+            elem_types::Elem::BF16 => {
+                type $T = elem_types::BF16;
+                $body
+            }
+            elem_types::Elem::F32 => {
+                type $T = f32;
+                $body
+            }
+            elem_types::Elem::F64 => {
+                type $T = f64;
+                $body
+            }
         }
     }};
 }
@@ -264,22 +303,70 @@ int_scalar!(u8, U8; i8, I8; i16, I16; u16, U16; i32, I32; u32, U32; i64, I64; u6
 impl Scalar for Bool {
     const ELEM: Elem = Elem::Bool;
     type Acc = Bool;
-    #[inline(always)] fn to_acc(self) -> Bool { self }
-    #[inline(always)] fn from_acc(a: Bool) -> Bool { a }
-    #[inline(always)] fn to_f64(self) -> f64 { (self.0 != 0) as u8 as f64 }
-    #[inline(always)] fn to_f32(self) -> f32 { (self.0 != 0) as u8 as f32 }
-    #[inline(always)] fn to_i64(self) -> i64 { (self.0 != 0) as i64 }
-    #[inline(always)] fn from_f64(v: f64) -> Bool { Bool((v != 0.0) as u8) }
-    #[inline(always)] fn from_f32(v: f32) -> Bool { Bool((v != 0.0) as u8) }
-    #[inline(always)] fn from_i64(v: i64) -> Bool { Bool((v != 0) as u8) }
-    #[inline(always)] fn zero() -> Bool { Bool(0) }
-    #[inline(always)] fn one() -> Bool { Bool(1) }
-    #[inline(always)] fn lowest() -> Bool { Bool(0) }
-    #[inline(always)] fn highest() -> Bool { Bool(1) }
-    #[inline(always)] fn add(self, o: Bool) -> Bool { Bool((self.0 != 0 || o.0 != 0) as u8) }
-    #[inline(always)] fn mul(self, o: Bool) -> Bool { Bool((self.0 != 0 && o.0 != 0) as u8) }
-    #[inline(always)] fn order(self, o: Bool) -> Ordering { (self.0 != 0).cmp(&(o.0 != 0)) }
-    #[inline(always)] fn lt(self, o: Bool) -> bool { self.0 == 0 && o.0 != 0 }
+    #[inline(always)]
+    fn to_acc(self) -> Bool {
+        self
+    }
+    #[inline(always)]
+    fn from_acc(a: Bool) -> Bool {
+        a
+    }
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        (self.0 != 0) as u8 as f64
+    }
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        (self.0 != 0) as u8 as f32
+    }
+    #[inline(always)]
+    fn to_i64(self) -> i64 {
+        (self.0 != 0) as i64
+    }
+    #[inline(always)]
+    fn from_f64(v: f64) -> Bool {
+        Bool((v != 0.0) as u8)
+    }
+    #[inline(always)]
+    fn from_f32(v: f32) -> Bool {
+        Bool((v != 0.0) as u8)
+    }
+    #[inline(always)]
+    fn from_i64(v: i64) -> Bool {
+        Bool((v != 0) as u8)
+    }
+    #[inline(always)]
+    fn zero() -> Bool {
+        Bool(0)
+    }
+    #[inline(always)]
+    fn one() -> Bool {
+        Bool(1)
+    }
+    #[inline(always)]
+    fn lowest() -> Bool {
+        Bool(0)
+    }
+    #[inline(always)]
+    fn highest() -> Bool {
+        Bool(1)
+    }
+    #[inline(always)]
+    fn add(self, o: Bool) -> Bool {
+        Bool((self.0 != 0 || o.0 != 0) as u8)
+    }
+    #[inline(always)]
+    fn mul(self, o: Bool) -> Bool {
+        Bool((self.0 != 0 && o.0 != 0) as u8)
+    }
+    #[inline(always)]
+    fn order(self, o: Bool) -> Ordering {
+        (self.0 != 0).cmp(&(o.0 != 0))
+    }
+    #[inline(always)]
+    fn lt(self, o: Bool) -> bool {
+        self.0 == 0 && o.0 != 0
+    }
 }
 
 macro_rules! float_scalar {
@@ -318,30 +405,69 @@ trait FloatAcc<T> {
     fn to_narrow(self) -> T;
 }
 impl FloatAcc<F16> for f32 {
-    #[inline(always)] fn from_f64_exact(v: F16) -> f32 { v.to_f32() }
-    #[inline(always)] fn to_narrow(self) -> F16 { F16::from_f32(self) }
+    #[inline(always)]
+    fn from_f64_exact(v: F16) -> f32 {
+        v.to_f32()
+    }
+    #[inline(always)]
+    fn to_narrow(self) -> F16 {
+        F16::from_f32(self)
+    }
 }
 impl FloatAcc<BF16> for f32 {
-    #[inline(always)] fn from_f64_exact(v: BF16) -> f32 { v.to_f32() }
-    #[inline(always)] fn to_narrow(self) -> BF16 { BF16::from_f32(self) }
+    #[inline(always)]
+    fn from_f64_exact(v: BF16) -> f32 {
+        v.to_f32()
+    }
+    #[inline(always)]
+    fn to_narrow(self) -> BF16 {
+        BF16::from_f32(self)
+    }
 }
 impl FloatAcc<f32> for f32 {
-    #[inline(always)] fn from_f64_exact(v: f32) -> f32 { v }
-    #[inline(always)] fn to_narrow(self) -> f32 { self }
+    #[inline(always)]
+    fn from_f64_exact(v: f32) -> f32 {
+        v
+    }
+    #[inline(always)]
+    fn to_narrow(self) -> f32 {
+        self
+    }
 }
 impl FloatAcc<f64> for f64 {
-    #[inline(always)] fn from_f64_exact(v: f64) -> f64 { v }
-    #[inline(always)] fn to_narrow(self) -> f64 { self }
+    #[inline(always)]
+    fn from_f64_exact(v: f64) -> f64 {
+        v
+    }
+    #[inline(always)]
+    fn to_narrow(self) -> f64 {
+        self
+    }
 }
 /// What `float_scalar!` needs of an accumulator.
-trait FloatBase { fn is_nan_acc(self) -> bool; fn int(v: i64) -> Self; }
+trait FloatBase {
+    fn is_nan_acc(self) -> bool;
+    fn int(v: i64) -> Self;
+}
 impl FloatBase for f32 {
-    #[inline(always)] fn is_nan_acc(self) -> bool { self != self }
-    #[inline(always)] fn int(v: i64) -> f32 { v as f32 }
+    #[inline(always)]
+    fn is_nan_acc(self) -> bool {
+        self != self
+    }
+    #[inline(always)]
+    fn int(v: i64) -> f32 {
+        v as f32
+    }
 }
 impl FloatBase for f64 {
-    #[inline(always)] fn is_nan_acc(self) -> bool { self != self }
-    #[inline(always)] fn int(v: i64) -> f64 { v as f64 }
+    #[inline(always)]
+    fn is_nan_acc(self) -> bool {
+        self != self
+    }
+    #[inline(always)]
+    fn int(v: i64) -> f64 {
+        v as f64
+    }
 }
 float_scalar!(
     F16, F16, f32, |x| F16::to_f32(x), F16::to_f32(x) as f64, |v| F16::from_f32(v), |w| F16::from_f32(w as f32);

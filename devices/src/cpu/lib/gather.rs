@@ -75,13 +75,26 @@ pub(crate) struct Indexed<'a> {
 
 impl<'a> Indexed<'a> {
     /// `whole`: the updates of a scatter or the result of a gather, of shape I ++ rest.
-    pub(crate) fn new(kernel: &'static str, operand: &View, dims: &'a [usize], indices: &'a [View<'a>], whole: &View, wrap: bool) -> Result<Indexed<'a>, LibError> {
+    pub(crate) fn new(
+        kernel: &'static str,
+        operand: &View,
+        dims: &'a [usize],
+        indices: &'a [View<'a>],
+        whole: &View,
+        wrap: bool,
+    ) -> Result<Indexed<'a>, LibError> {
         operand.check(kernel)?;
         whole.check(kernel)?;
         let shape = indices.first().map(|v| v.dims).unwrap_or(&[]);
         let distinct = dims.iter().enumerate().all(|(i, d)| *d < operand.rank() && !dims[..i].contains(d));
-        if !distinct || dims.len() != indices.len() || indices.iter().any(|v| v.elem != Elem::I64 || v.dims != shape || v.strides.len() != v.rank()) {
-            return Err(LibError::shape(kernel, format!("dims {dims:?} of {:?} with {} index arrays", operand.dims, indices.len())));
+        if !distinct
+            || dims.len() != indices.len()
+            || indices.iter().any(|v| v.elem != Elem::I64 || v.dims != shape || v.strides.len() != v.rank())
+        {
+            return Err(LibError::shape(
+                kernel,
+                format!("dims {dims:?} of {:?} with {} index arrays", operand.dims, indices.len()),
+            ));
         }
         let rest: SmallVec<[usize; 8]> = (0..operand.rank()).filter(|d| !dims.contains(d)).collect();
         let g = Indexed {
@@ -97,7 +110,10 @@ impl<'a> Indexed<'a> {
         };
         let want = shape.iter().chain(&g.rest_dims);
         if whole.elem != operand.elem || !whole.dims.iter().eq(want) {
-            return Err(LibError::shape(kernel, format!("{:?} for indices {shape:?} over {:?}", whole.dims, operand.dims)));
+            return Err(LibError::shape(
+                kernel,
+                format!("{:?} for indices {shape:?} over {:?}", whole.dims, operand.dims),
+            ));
         }
         if g.count > 0 && g.rest > 0 && g.sizes.contains(&0) {
             return Err(LibError::shape(kernel, "indexing into an empty dimension"));
@@ -110,10 +126,18 @@ impl<'a> Indexed<'a> {
     ///
     /// # Safety
     /// Index arrays cover live memory.
-    pub(crate) unsafe fn visit(&self, whole: &View, begin: usize, end: usize, report: &mut IndexReport, mut f: impl FnMut(isize, usize, isize)) {
+    pub(crate) unsafe fn visit(
+        &self,
+        whole: &View,
+        begin: usize,
+        end: usize,
+        report: &mut IndexReport,
+        mut f: impl FnMut(isize, usize, isize),
+    ) {
         let shape = self.indices.first().map(|v| v.dims).unwrap_or(&[]);
         let mut w = Walk::new(shape, [&whole.strides[..shape.len()]], begin);
-        let mut walks: SmallVec<[Walk<1>; 4]> = self.indices.iter().map(|v| Walk::new(shape, [v.strides], begin)).collect();
+        let mut walks: SmallVec<[Walk<1>; 4]> =
+            self.indices.iter().map(|v| Walk::new(shape, [v.strides], begin)).collect();
         for pos in begin..end {
             let (mut off, mut flat) = (0isize, 0usize);
             for (i, walk) in walks.iter_mut().enumerate() {
@@ -138,7 +162,13 @@ impl<'a> Indexed<'a> {
 ///
 /// # Safety
 /// Views cover live memory; `dst` overlaps nothing.
-pub unsafe fn gather(dst: &View, src: &View, dims: &[usize], indices: &[View], wrap: bool) -> Result<IndexReport, LibError> {
+pub unsafe fn gather(
+    dst: &View,
+    src: &View,
+    dims: &[usize],
+    indices: &[View],
+    wrap: bool,
+) -> Result<IndexReport, LibError> {
     let g = Indexed::new("gather", src, dims, indices, dst, wrap)?;
     let all = Mutex::new(IndexReport::default());
     if g.rest == 0 || g.count == 0 {
@@ -146,7 +176,8 @@ pub unsafe fn gather(dst: &View, src: &View, dims: &[usize], indices: &[View], w
     }
     let size = src.elem.size();
     let tail = &dst.strides[dst.rank() - g.rest_dims.len()..];
-    let dense = View::new(src.ptr, src.elem, &g.rest_dims, &g.rest_strides).is_contiguous() && View::new(dst.ptr, dst.elem, &g.rest_dims, tail).is_contiguous();
+    let dense = View::new(src.ptr, src.elem, &g.rest_dims, &g.rest_strides).is_contiguous()
+        && View::new(dst.ptr, dst.elem, &g.rest_dims, tail).is_contiguous();
     let (sp, dp) = (Ptr(src.ptr), Ptr(dst.ptr));
     let cost = (g.count * g.rest * size) as u64 / 8 + g.count as u64 * 5;
     pool::parallel_range(g.count, 1, cost, &|begin, end| {
@@ -160,7 +191,11 @@ pub unsafe fn gather(dst: &View, src: &View, dims: &[usize], indices: &[View], w
                 } else {
                     let mut w = Walk::new(&g.rest_dims, [&g.rest_strides, tail], 0);
                     for _ in 0..g.rest {
-                        move_one(size, s.wrapping_offset(w.off[0] * size as isize), d.wrapping_offset(w.off[1] * size as isize));
+                        move_one(
+                            size,
+                            s.wrapping_offset(w.off[0] * size as isize),
+                            d.wrapping_offset(w.off[1] * size as isize),
+                        );
                         w.step();
                     }
                 }
@@ -226,7 +261,13 @@ pub unsafe fn gather_along(dst: &View, src: &View, dim: usize, index: &View) -> 
 }
 
 /// Shape rules of the `_along` forms: `operand` is indexed, `other` runs along with `index`.
-pub(crate) fn along_check(kernel: &'static str, operand: &View, other: &View, dim: usize, index: &View) -> Result<(), LibError> {
+pub(crate) fn along_check(
+    kernel: &'static str,
+    operand: &View,
+    other: &View,
+    dim: usize,
+    index: &View,
+) -> Result<(), LibError> {
     operand.check(kernel)?;
     other.check(kernel)?;
     index.check(kernel)?;
@@ -238,7 +279,14 @@ pub(crate) fn along_check(kernel: &'static str, operand: &View, other: &View, di
         && (dim < operand.rank() || operand.rank() == 0)
         && (n == 0 || index.dims.iter().zip(operand.dims).enumerate().all(|(d, (i, o))| d == dim || i <= o))
         && (n == 0 || operand.dims.get(dim) != Some(&0));
-    if ok { Ok(()) } else { Err(LibError::shape(kernel, format!("index {:?}, values {:?} over {:?} along {dim}", index.dims, other.dims, operand.dims))) }
+    if ok {
+        Ok(())
+    } else {
+        Err(LibError::shape(
+            kernel,
+            format!("index {:?}, values {:?} over {:?} along {dim}", index.dims, other.dims, operand.dims),
+        ))
+    }
 }
 
 #[cfg(test)]

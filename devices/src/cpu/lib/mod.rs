@@ -20,8 +20,8 @@ pub mod isa;
 pub mod reduce_window;
 pub mod scan;
 pub mod scatter;
-pub mod sort;
 pub(crate) mod simd;
+pub mod sort;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod view;

@@ -50,7 +50,13 @@ pub enum WindowKind {
 ///
 /// # Safety
 /// Views cover live memory; outputs overlap nothing.
-pub unsafe fn reduce_window(kind: WindowKind, dst: &View, indices: Option<(&View, usize)>, src: &View, window: &[WindowDim]) -> Result<(), LibError> {
+pub unsafe fn reduce_window(
+    kind: WindowKind,
+    dst: &View,
+    indices: Option<(&View, usize)>,
+    src: &View,
+    window: &[WindowDim],
+) -> Result<(), LibError> {
     dst.check("reduce_window")?;
     src.check("reduce_window")?;
     let rank = src.rank();
@@ -58,9 +64,18 @@ pub unsafe fn reduce_window(kind: WindowKind, dst: &View, indices: Option<(&View
         && dst.rank() == rank
         && dst.elem == src.elem
         && (0..rank).all(|d| dst.dims[d] <= window[d].outputs(src.dims[d]))
-        && indices.is_none_or(|(i, from)| kind != WindowKind::Sum && i.elem == Elem::I64 && i.dims == dst.dims && i.strides.len() == rank && from <= rank);
+        && indices.is_none_or(|(i, from)| {
+            kind != WindowKind::Sum
+                && i.elem == Elem::I64
+                && i.dims == dst.dims
+                && i.strides.len() == rank
+                && from <= rank
+        });
     if !ok {
-        return Err(LibError::shape("reduce_window", format!("{kind:?} over {:?} with {window:?} into {:?}", src.dims, dst.dims)));
+        return Err(LibError::shape(
+            "reduce_window",
+            format!("{kind:?} over {:?} with {window:?} into {:?}", src.dims, dst.dims),
+        ));
     }
     if dst.count() == 0 {
         return Ok(());
@@ -72,7 +87,13 @@ pub unsafe fn reduce_window(kind: WindowKind, dst: &View, indices: Option<(&View
     Ok(())
 }
 
-unsafe fn run<T: Scalar>(kind: WindowKind, dst: &View, indices: Option<(&View, usize)>, src: &View, window: &[WindowDim]) {
+unsafe fn run<T: Scalar>(
+    kind: WindowKind,
+    dst: &View,
+    indices: Option<(&View, usize)>,
+    src: &View,
+    window: &[WindowDim],
+) {
     let rank = src.rank();
     // Loop only over dimensions with a window; the others follow the output.
     let over: SmallVec<[usize; 4]> = (0..rank).filter(|&d| window[d].size != 1).collect();
@@ -202,29 +223,61 @@ mod tests {
             let dims = [2, 1 + rng.below(9), 1 + rng.below(9), 1 + rng.below(5)];
             let mut window = [WindowDim::ONE; 4];
             for w in &mut window[1..] {
-                *w = WindowDim { size: 1 + rng.below(3), stride: 1 + rng.below(3), pad_lo: rng.below(3) as isize - 1, pad_hi: rng.below(3) as isize - 1, dilation: 1 + rng.below(2) };
+                *w = WindowDim {
+                    size: 1 + rng.below(3),
+                    stride: 1 + rng.below(3),
+                    pad_lo: rng.below(3) as isize - 1,
+                    pad_hi: rng.below(3) as isize - 1,
+                    dilation: 1 + rng.below(2),
+                };
             }
             let out: Vec<usize> = (0..4).map(|d| window[d].outputs(dims[d])).collect();
-            let v: Vec<f32> = (0..dims.iter().product()).map(|_| if rng.below(30) == 0 { f32::NAN } else { rng.small() as f32 }).collect();
+            let v: Vec<f32> = (0..dims.iter().product())
+                .map(|_| if rng.below(30) == 0 { f32::NAN } else { rng.small() as f32 })
+                .collect();
             let n: usize = out.iter().product();
             let (ss, ds) = (dense_strides(&dims), dense_strides(&out));
             for kind in [WindowKind::Sum, WindowKind::Max, WindowKind::Min] {
                 let (mut got, mut idx) = (vec![0f32; n], vec![0i64; n]);
                 let iv = View::new(idx.as_mut_ptr().cast(), Elem::I64, &out, &ds);
                 // SAFETY: buffers cover the views.
-                unsafe { reduce_window(kind, &View::new(got.as_mut_ptr().cast(), Elem::F32, &out, &ds), (kind != WindowKind::Sum).then_some((&iv, 2)), &View::new(v.as_ptr().cast_mut().cast(), Elem::F32, &dims, &ss), &window).unwrap() };
+                unsafe {
+                    reduce_window(
+                        kind,
+                        &View::new(got.as_mut_ptr().cast(), Elem::F32, &out, &ds),
+                        (kind != WindowKind::Sum).then_some((&iv, 2)),
+                        &View::new(v.as_ptr().cast_mut().cast(), Elem::F32, &dims, &ss),
+                        &window,
+                    )
+                    .unwrap()
+                };
                 let mut w = Walk::new(&out, [&ds], 0);
                 for o in 0..n {
-                    let mut acc = match kind { WindowKind::Sum => 0.0, WindowKind::Max => f32::NEG_INFINITY, WindowKind::Min => f32::INFINITY };
+                    let mut acc = match kind {
+                        WindowKind::Sum => 0.0,
+                        WindowKind::Max => f32::NEG_INFINITY,
+                        WindowKind::Min => f32::INFINITY,
+                    };
                     let mut at = None;
                     let sizes: Vec<usize> = window.iter().map(|w| w.size).collect();
                     let zero = [0isize; 4];
                     let mut k = Walk::new(&sizes, [&zero], 0);
                     for _ in 0..sizes.iter().product::<usize>() {
-                        let p: Vec<isize> = (0..4).map(|d| (w.at(d) * window[d].stride + k.at(d) * window[d].dilation) as isize - window[d].pad_lo).collect();
+                        let p: Vec<isize> = (0..4)
+                            .map(|d| {
+                                (w.at(d) * window[d].stride + k.at(d) * window[d].dilation) as isize - window[d].pad_lo
+                            })
+                            .collect();
                         if (0..4).all(|d| p[d] >= 0 && p[d] < dims[d] as isize) {
                             let x = v[(0..4).map(|d| p[d] * ss[d]).sum::<isize>() as usize];
-                            let better = match kind { WindowKind::Sum => { acc += x; false } WindowKind::Max => x > acc, WindowKind::Min => x < acc };
+                            let better = match kind {
+                                WindowKind::Sum => {
+                                    acc += x;
+                                    false
+                                }
+                                WindowKind::Max => x > acc,
+                                WindowKind::Min => x < acc,
+                            };
                             if kind != WindowKind::Sum && (at.is_none() || better || x.is_nan()) {
                                 acc = x;
                                 at = Some(p[2] * dims[3] as isize + p[3]);

@@ -31,7 +31,8 @@ pub unsafe fn scan(kind: Scan, dst: &View, indices: Option<&View>, src: &View, d
     let extremum = matches!(kind, Scan::Max | Scan::Min);
     if dst.dims != src.dims
         || (dim >= dst.rank() && dst.rank() > 0)
-        || indices.is_some_and(|i| !extremum || i.dims != dst.dims || i.strides.len() != i.rank() || i.elem != Elem::I64)
+        || indices
+            .is_some_and(|i| !extremum || i.dims != dst.dims || i.strides.len() != i.rank() || i.elem != Elem::I64)
         || (kind == Scan::LogSumExp && !dst.elem.is_float())
     {
         return Err(LibError::shape("scan", format!("{kind:?} of {:?} into {:?} along {dim}", src.dims, dst.dims)));
@@ -88,7 +89,14 @@ fn fold_f64(kind: Scan, s: f64, x: f64) -> f64 {
 /// and share cache lines when the scan runs across rows.
 const GROUP: usize = 16;
 
-unsafe fn lanes<T: Scalar, A: Copy + Send + Sync>(v: &View, indices: Option<&View>, dim: usize, load: impl Fn(T) -> A + Sync, fold: impl Fn(A, A, &mut i64, i64) -> A + Sync, store: impl Fn(A) -> T + Sync) {
+unsafe fn lanes<T: Scalar, A: Copy + Send + Sync>(
+    v: &View,
+    indices: Option<&View>,
+    dim: usize,
+    load: impl Fn(T) -> A + Sync,
+    fold: impl Fn(A, A, &mut i64, i64) -> A + Sync,
+    store: impl Fn(A) -> T + Sync,
+) {
     let n = v.dims[dim];
     let mut outer = without(v.dims, dim);
     let mut st = without(v.strides, dim);
@@ -113,7 +121,8 @@ unsafe fn lanes<T: Scalar, A: Copy + Send + Sync>(v: &View, indices: Option<&Vie
             let mut at = [0i64; GROUP];
             // SAFETY: lanes `first..first + count`, positions `0..n` are elements of the view.
             unsafe {
-                let mut s: [A; GROUP] = std::array::from_fn(|l| load(*p.at::<T>(base + l.min(count - 1) as isize * inner_s)));
+                let mut s: [A; GROUP] =
+                    std::array::from_fn(|l| load(*p.at::<T>(base + l.min(count - 1) as isize * inner_s)));
                 for j in 0..n {
                     for l in 0..count {
                         let e = p.at::<T>(base + l as isize * inner_s + j as isize * step);
@@ -158,7 +167,8 @@ mod tests {
                 for b in 0..40 {
                     for c in 0..19 {
                         let ix = [a, b, c];
-                        let at = |j: usize| (0..3).map(|d| if d == dim { j } else { ix[d] } * st[d] as usize).sum::<usize>();
+                        let at =
+                            |j: usize| (0..3).map(|d| if d == dim { j } else { ix[d] } * st[d] as usize).sum::<usize>();
                         let want: f32 = (0..=ix[dim]).map(|j| v[at(j)]).sum();
                         assert_eq!(got[at(ix[dim])], want);
                     }

@@ -41,7 +41,14 @@ fn combine<T: Scalar>(kind: ScatterKind, old: T, new: T) -> T {
 ///
 /// # Safety
 /// Views cover live memory; `operand` overlaps neither itself nor the others.
-pub unsafe fn scatter(operand: &View, dims: &[usize], indices: &[View], updates: &View, kind: ScatterKind, wrap: bool) -> Result<IndexReport, LibError> {
+pub unsafe fn scatter(
+    operand: &View,
+    dims: &[usize],
+    indices: &[View],
+    updates: &View,
+    kind: ScatterKind,
+    wrap: bool,
+) -> Result<IndexReport, LibError> {
     let g = Indexed::new("scatter", operand, dims, indices, updates, wrap)?;
     if g.rest == 0 || g.count == 0 {
         return Ok(IndexReport::default());
@@ -52,7 +59,8 @@ pub unsafe fn scatter(operand: &View, dims: &[usize], indices: &[View], updates:
 
 unsafe fn run<T: Scalar>(operand: &View, g: &Indexed, updates: &View, kind: ScatterKind) -> IndexReport {
     let tail = &updates.strides[updates.rank() - g.rest_dims.len()..];
-    let dense = View::new(operand.ptr, operand.elem, &g.rest_dims, &g.rest_strides).is_contiguous() && View::new(updates.ptr, updates.elem, &g.rest_dims, tail).is_contiguous();
+    let dense = View::new(operand.ptr, operand.elem, &g.rest_dims, &g.rest_strides).is_contiguous()
+        && View::new(updates.ptr, updates.elem, &g.rest_dims, tail).is_contiguous();
     let (op, up) = (Ptr(operand.ptr), Ptr(updates.ptr));
     let report = Mutex::new(IndexReport::default());
     let cost = (g.count * g.rest) as u64 + g.count as u64 * 5;
@@ -129,7 +137,13 @@ unsafe fn row<T: Scalar>(kind: ScatterKind, d: *mut T, s: *const T, n: usize) {
 ///
 /// # Safety
 /// As [`scatter`].
-pub unsafe fn scatter_along(operand: &View, dim: usize, index: &View, updates: &View, kind: ScatterKind) -> Result<IndexReport, LibError> {
+pub unsafe fn scatter_along(
+    operand: &View,
+    dim: usize,
+    index: &View,
+    updates: &View,
+    kind: ScatterKind,
+) -> Result<IndexReport, LibError> {
     along_check("scatter_along", operand, updates, dim, index)?;
     if index.count() == 0 {
         return Ok(IndexReport::default());
@@ -198,7 +212,17 @@ mod tests {
             let (id, is) = ([n], [1isize]);
             let ix = [View::new(idx.as_ptr().cast_mut().cast(), Elem::I64, &id, &is)];
             // SAFETY: buffers cover the views.
-            let r = unsafe { scatter(&View::new(got.as_mut_ptr().cast(), Elem::F32, &od, &os), &[0], &ix, &View::new(up.as_ptr().cast_mut().cast(), Elem::F32, &ud, &us), ScatterKind::Add, false).unwrap() };
+            let r = unsafe {
+                scatter(
+                    &View::new(got.as_mut_ptr().cast(), Elem::F32, &od, &os),
+                    &[0],
+                    &ix,
+                    &View::new(up.as_ptr().cast_mut().cast(), Elem::F32, &ud, &us),
+                    ScatterKind::Add,
+                    false,
+                )
+                .unwrap()
+            };
             assert_eq!(r.bad, 0);
             assert_eq!(got, want, "bitwise: the order is the sequential one");
         }
@@ -210,7 +234,10 @@ mod tests {
         let (a, b) = ([0i64, 1, 1, -1], [2i64, 0, 0, 5]);
         let up = [10i32, 2, 3, 100];
         let sh = [4usize];
-        let ix = [View::new(a.as_ptr().cast_mut().cast(), Elem::I64, &sh, &[1]), View::new(b.as_ptr().cast_mut().cast(), Elem::I64, &sh, &[1])];
+        let ix = [
+            View::new(a.as_ptr().cast_mut().cast(), Elem::I64, &sh, &[1]),
+            View::new(b.as_ptr().cast_mut().cast(), Elem::I64, &sh, &[1]),
+        ];
         let o = View::new(op.as_mut_ptr().cast(), Elem::I32, &[2, 3], &[3, 1]);
         let u = View::new(up.as_ptr().cast_mut().cast(), Elem::I32, &sh, &[1]);
         // SAFETY: buffers cover the views.
@@ -222,7 +249,16 @@ mod tests {
         let u = [f32::NAN, 5.0, 2.0, 9.0];
         let o = View::new(f.as_mut_ptr().cast(), Elem::F32, &[3], &[1]);
         // SAFETY: as above.
-        unsafe { scatter_along(&o, 0, &View::new(i.as_ptr().cast_mut().cast(), Elem::I64, &sh, &[1]), &View::new(u.as_ptr().cast_mut().cast(), Elem::F32, &sh, &[1]), ScatterKind::Max).unwrap() };
+        unsafe {
+            scatter_along(
+                &o,
+                0,
+                &View::new(i.as_ptr().cast_mut().cast(), Elem::I64, &sh, &[1]),
+                &View::new(u.as_ptr().cast_mut().cast(), Elem::F32, &sh, &[1]),
+                ScatterKind::Max,
+            )
+            .unwrap()
+        };
         assert!(f[0].is_nan() && f[1].is_nan() && f[2] == 9.0);
     }
 
@@ -234,7 +270,10 @@ mod tests {
         let o = View::new(op.as_mut_ptr(), Elem::U8, &[2, 3], &[3, 1]);
         let ix = View::new(i.as_ptr().cast_mut().cast(), Elem::I64, &[2, 2], &[2, 1]);
         // SAFETY: buffers cover the views.
-        let r = unsafe { scatter_along(&o, 1, &ix, &View::new(u.as_ptr().cast_mut(), Elem::U8, &[2, 2], &[2, 1]), ScatterKind::Set).unwrap() };
+        let r = unsafe {
+            scatter_along(&o, 1, &ix, &View::new(u.as_ptr().cast_mut(), Elem::U8, &[2, 2], &[2, 1]), ScatterKind::Set)
+                .unwrap()
+        };
         assert_eq!(op, [0, 8, 0, 9, 0, 1]);
         assert_eq!((r.bad, r.first.unwrap().position), (1, 3));
     }

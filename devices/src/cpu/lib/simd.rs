@@ -154,7 +154,9 @@ pub(crate) unsafe fn store_f32(elem: Elem, src: *const f32, dst: *mut u8, n: usi
         match elem {
             Elem::F32 => std::ptr::copy_nonoverlapping(src, dst.cast(), n),
             #[cfg(target_arch = "x86_64")]
-            Elem::BF16 | Elem::F16 if isa::current() >= Isa::Avx2 => narrow_rows(elem == Elem::BF16, src, dst.cast(), n),
+            Elem::BF16 | Elem::F16 if isa::current() >= Isa::Avx2 => {
+                narrow_rows(elem == Elem::BF16, src, dst.cast(), n)
+            }
             _ => crate::dispatch_elem!(elem, T => for i in 0..n {
                 dst.cast::<T>().add(i).write_unaligned(cast::<f32, T>(*src.add(i)));
             }),

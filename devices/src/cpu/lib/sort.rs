@@ -78,7 +78,13 @@ impl Key for super::elem::BF16 {
 ///
 /// # Safety
 /// Views cover live memory and do not overlap.
-pub unsafe fn sort(values: &View, indices: Option<&View>, src: &View, dim: usize, descending: bool) -> Result<(), LibError> {
+pub unsafe fn sort(
+    values: &View,
+    indices: Option<&View>,
+    src: &View,
+    dim: usize,
+    descending: bool,
+) -> Result<(), LibError> {
     let n = src.dims.get(dim).copied().unwrap_or(1);
     // SAFETY: the caller's contract.
     unsafe { select("sort", values, indices, src, dim, n, descending) }
@@ -91,12 +97,27 @@ pub unsafe fn sort(values: &View, indices: Option<&View>, src: &View, dim: usize
 ///
 /// # Safety
 /// As [`sort`].
-pub unsafe fn topk(values: &View, indices: Option<&View>, src: &View, dim: usize, k: usize, largest: bool) -> Result<(), LibError> {
+pub unsafe fn topk(
+    values: &View,
+    indices: Option<&View>,
+    src: &View,
+    dim: usize,
+    k: usize,
+    largest: bool,
+) -> Result<(), LibError> {
     // SAFETY: the caller's contract.
     unsafe { select("topk", values, indices, src, dim, k, largest) }
 }
 
-unsafe fn select(name: &'static str, values: &View, indices: Option<&View>, src: &View, dim: usize, k: usize, descending: bool) -> Result<(), LibError> {
+unsafe fn select(
+    name: &'static str,
+    values: &View,
+    indices: Option<&View>,
+    src: &View,
+    dim: usize,
+    k: usize,
+    descending: bool,
+) -> Result<(), LibError> {
     src.check(name)?;
     if src.rank() == 0 {
         let one = |v: &View| View { dims: &[1], strides: &[1], ..*v };
@@ -104,8 +125,17 @@ unsafe fn select(name: &'static str, values: &View, indices: Option<&View>, src:
         // SAFETY: a 0-d view covers one element.
         return unsafe { select(name, &one(values), i.as_ref(), &one(src), 0, k, descending) };
     }
-    let fits = |v: &View| v.rank() == src.rank() && v.strides.len() == v.rank() && v.dims.iter().enumerate().all(|(d, &n)| n == if d == dim { k } else { src.dims[d] });
-    if dim >= src.rank() || k > src.dims[dim] || !fits(values) || values.elem != src.elem || indices.is_some_and(|i| !fits(i) || i.elem != Elem::I64) {
+    let fits = |v: &View| {
+        v.rank() == src.rank()
+            && v.strides.len() == v.rank()
+            && v.dims.iter().enumerate().all(|(d, &n)| n == if d == dim { k } else { src.dims[d] })
+    };
+    if dim >= src.rank()
+        || k > src.dims[dim]
+        || !fits(values)
+        || values.elem != src.elem
+        || indices.is_some_and(|i| !fits(i) || i.elem != Elem::I64)
+    {
         return Err(LibError::shape(name, format!("dim {dim}, k {k} of {:?} into {:?}", src.dims, values.dims)));
     }
     dispatch_elem!(src.elem, T => {
@@ -179,17 +209,41 @@ mod tests {
     fn all_types_both_ways_against_a_stable_sort() {
         let mut rng = Lcg(11);
         for e in Elem::ALL {
-            for (dims, dim) in [(vec![4usize, 33, 3], 1usize), (vec![5, 1], 1), (vec![300], 0), (vec![0, 3], 1), (vec![2, 0], 1)] {
+            for (dims, dim) in
+                [(vec![4usize, 33, 3], 1usize), (vec![5, 1], 1), (vec![300], 0), (vec![0, 3], 1), (vec![2, 0], 1)]
+            {
                 for descending in [false, true] {
                     let n: usize = dims.iter().product();
-                    let v: Vec<f64> = (0..n).map(|_| if e.is_float() && rng.below(9) == 0 { [f64::NAN, f64::INFINITY, -0.0, f64::NEG_INFINITY][rng.below(4)] } else { rng.below(20) as f64 - if matches!(e, Elem::U8 | Elem::U16 | Elem::U32 | Elem::U64 | Elem::Bool) { 0.0 } else { 10.0 } }).collect();
+                    let v: Vec<f64> = (0..n)
+                        .map(|_| {
+                            if e.is_float() && rng.below(9) == 0 {
+                                [f64::NAN, f64::INFINITY, -0.0, f64::NEG_INFINITY][rng.below(4)]
+                            } else {
+                                rng.below(20) as f64
+                                    - if matches!(e, Elem::U8 | Elem::U16 | Elem::U32 | Elem::U64 | Elem::Bool) {
+                                        0.0
+                                    } else {
+                                        10.0
+                                    }
+                            }
+                        })
+                        .collect();
                     let src = write_all(e, &v);
                     let v = read_all(e, &src);
                     let st = dense_strides(&dims);
                     let (mut out, mut idx) = (write_all(e, &vec![0.0; n]), vec![-1i64; n]);
                     let view = |p: *mut u8, e| View::new(p, e, &dims, &st);
                     // SAFETY: buffers cover the views.
-                    unsafe { sort(&view(out.as_mut_ptr(), e), Some(&view(idx.as_mut_ptr().cast(), Elem::I64)), &view(src.as_ptr().cast_mut(), e), dim, descending).unwrap() };
+                    unsafe {
+                        sort(
+                            &view(out.as_mut_ptr(), e),
+                            Some(&view(idx.as_mut_ptr().cast(), Elem::I64)),
+                            &view(src.as_ptr().cast_mut(), e),
+                            dim,
+                            descending,
+                        )
+                        .unwrap()
+                    };
                     let got = read_all(e, &out);
                     let outer = without(&dims, dim);
                     let mut w = Walk::new(&outer, [&without(&st, dim)], 0);

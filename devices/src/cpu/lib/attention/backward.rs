@@ -1,6 +1,9 @@
 //! Gradients of attention, block by block, from the output and its log-sum-exp.
 
-use super::{Attention, Elem, Heads, KV_BLOCK, LibError, LogSumExp, Work, pack_by_feature, pack_by_row, packed, q_block, round, rows, store_row, tasks};
+use super::{
+    Attention, Elem, Heads, KV_BLOCK, LibError, LogSumExp, Work, pack_by_feature, pack_by_row, packed, q_block, round,
+    rows, store_row, tasks,
+};
 use crate::cpu::lib::gemm::kernel::f32_kernel;
 use crate::cpu::lib::gemm::{Panels, block};
 use crate::cpu::lib::simd;
@@ -21,7 +24,13 @@ pub struct Gradients {
 ///
 /// # Safety
 /// Arrays cover live memory; the gradients overlap nothing.
-pub unsafe fn backward(a: &Attention, out: &Heads, dout: &Heads, lse: LogSumExp, g: &Gradients) -> Result<(), LibError> {
+pub unsafe fn backward(
+    a: &Attention,
+    out: &Heads,
+    dout: &Heads,
+    lse: LogSumExp,
+    g: &Gradients,
+) -> Result<(), LibError> {
     a.check()?;
     if ![out, dout, &g.dq, &g.dk, &g.dv].iter().all(|h| matches!(h.elem, Elem::F32 | Elem::BF16 | Elem::F16)) {
         return Err(LibError::shape("attention backward", "gradients of f32, bf16 or f16 only"));
@@ -68,7 +77,15 @@ struct Problem {
 impl Problem {
     /// One head of K and V with all its query heads, over ranges of queries and keys; stores dk and
     /// dv of the keys (`kv`) and dq of the queries (`q`), each complete only over the full other range.
-    unsafe fn head(&self, b: usize, hk: usize, qs: std::ops::Range<usize>, ks: std::ops::Range<usize>, kv: bool, q: bool) -> Result<(), OutOfMemory> {
+    unsafe fn head(
+        &self,
+        b: usize,
+        hk: usize,
+        qs: std::ops::Range<usize>,
+        ks: std::ops::Range<usize>,
+        kv: bool,
+        q: bool,
+    ) -> Result<(), OutOfMemory> {
         let a = &self.a;
         let kn = f32_kernel();
         let (bq, nr, mr) = (q_block(kn), kn.nr, kn.mr);
@@ -80,7 +97,17 @@ impl Problem {
         let (q_col, o_col) = (packed(a.dim, bq, nr), packed(a.v_dim, bq, nr));
         let per_block = q_row + o_row + q_col + o_col;
         let mut w = Work::new(
-            group * blocks * per_block + round(group * n) + round(if q { group * n * ldq } else { 0 }) + 2 * round(bq * KV_BLOCK) + packed(KV_BLOCK, a.dim, nr) + packed(KV_BLOCK, a.v_dim, nr) + packed(a.dim, KV_BLOCK, nr) + round(KV_BLOCK * ldq) + round(KV_BLOCK * ldv) + KV_BLOCK + 2 * round(a.v_dim),
+            group * blocks * per_block
+                + round(group * n)
+                + round(if q { group * n * ldq } else { 0 })
+                + 2 * round(bq * KV_BLOCK)
+                + packed(KV_BLOCK, a.dim, nr)
+                + packed(KV_BLOCK, a.v_dim, nr)
+                + packed(a.dim, KV_BLOCK, nr)
+                + round(KV_BLOCK * ldq)
+                + round(KV_BLOCK * ldv)
+                + KV_BLOCK
+                + 2 * round(a.v_dim),
         )?;
         let qside = w.take(group * blocks * per_block);
         let delta = w.take(group * n);
@@ -104,7 +131,16 @@ impl Problem {
                     pack_by_row(&self.dout, b, h, qs.start + i0, rows, a.v_dim, mr, p.add(q_row));
                     if kv {
                         pack_by_feature(&a.q, b, h, qs.start + i0, rows, a.dim, nr, p.add(q_row + o_row));
-                        pack_by_feature(&self.dout, b, h, qs.start + i0, rows, a.v_dim, nr, p.add(q_row + o_row + q_col));
+                        pack_by_feature(
+                            &self.dout,
+                            b,
+                            h,
+                            qs.start + i0,
+                            rows,
+                            a.v_dim,
+                            nr,
+                            p.add(q_row + o_row + q_col),
+                        );
                     }
                 }
                 for i in 0..n {
@@ -133,7 +169,14 @@ impl Problem {
                         continue;
                     }
                     let p = qside.add(gb * per_block);
-                    let row = |a: *mut f32, b: *mut f32, k| Panels { a: a.cast_const(), packed: true, a_r: 1, a_k: 0, b: b.cast_const(), k };
+                    let row = |a: *mut f32, b: *mut f32, k| Panels {
+                        a: a.cast_const(),
+                        packed: true,
+                        a_r: 1,
+                        a_k: 0,
+                        b: b.cast_const(),
+                        k,
+                    };
                     block(kn, &row(p, k_row, a.dim), rows, bk, s, KV_BLOCK, false);
                     block(kn, &row(p.add(q_row), v_row, a.v_dim), rows, bk, d, KV_BLOCK, false);
                     for r in 0..rows {
@@ -142,7 +185,8 @@ impl Problem {
                         let (sr, dr) = (s.add(r * KV_BLOCK), d.add(r * KV_BLOCK));
                         sr.add(seen).write_bytes(0, bk - seen);
                         dr.add(seen).write_bytes(0, bk - seen);
-                        let (sr, dr) = (std::slice::from_raw_parts_mut(sr, seen), std::slice::from_raw_parts_mut(dr, seen));
+                        let (sr, dr) =
+                            (std::slice::from_raw_parts_mut(sr, seen), std::slice::from_raw_parts_mut(dr, seen));
                         let bias_row = a.bias.map(|_| {
                             let br = std::slice::from_raw_parts_mut(bias, seen);
                             a.bias_row(b, h, i, kv0, br);
@@ -152,13 +196,27 @@ impl Problem {
                         rows::backward_row(sr, dr, a.scale, bias_row, lse, *delta.add(gi * n + i0 + r));
                     }
                     // Transposed reads of the score blocks: lanes are keys, k runs over queries.
-                    let by_key = |x: *mut f32, y: *mut f32| Panels { a: x.cast_const(), packed: false, a_r: 1, a_k: KV_BLOCK as isize, b: y.cast_const(), k: rows };
+                    let by_key = |x: *mut f32, y: *mut f32| Panels {
+                        a: x.cast_const(),
+                        packed: false,
+                        a_r: 1,
+                        a_k: KV_BLOCK as isize,
+                        b: y.cast_const(),
+                        k: rows,
+                    };
                     if kv {
                         block(kn, &by_key(s, p.add(q_row + o_row + q_col)), bk, a.v_dim, dv, ldv, true);
                         block(kn, &by_key(d, p.add(q_row + o_row)), bk, a.dim, dk, ldq, true);
                     }
                     if q {
-                        let by_query = Panels { a: d.cast_const(), packed: false, a_r: KV_BLOCK as isize, a_k: 1, b: k_col.cast_const(), k: bk };
+                        let by_query = Panels {
+                            a: d.cast_const(),
+                            packed: false,
+                            a_r: KV_BLOCK as isize,
+                            a_k: 1,
+                            b: k_col.cast_const(),
+                            k: bk,
+                        };
                         block(kn, &by_query, rows, a.dim, dq.add((gi * n + i0) * ldq), ldq, true);
                     }
                 }
@@ -190,7 +248,9 @@ impl Problem {
                     simd::load_f32(src.elem, src.at(b, h, t), dst, n);
                 } else {
                     for i in 0..n {
-                        *dst.add(i) = src.elem.load_f64(src.at(b, h, t).wrapping_offset(i as isize * src.strides[3] * src.elem.size() as isize)) as f32;
+                        *dst.add(i) = src.elem.load_f64(
+                            src.at(b, h, t).wrapping_offset(i as isize * src.strides[3] * src.elem.size() as isize),
+                        ) as f32;
                     }
                 }
             }

@@ -37,7 +37,8 @@ unsafe impl Sync for Heads {}
 impl Heads {
     fn at(&self, b: usize, h: usize, t: usize) -> *mut u8 {
         let s = &self.strides;
-        self.ptr.wrapping_offset((b as isize * s[0] + h as isize * s[1] + t as isize * s[2]) * self.elem.size() as isize)
+        self.ptr
+            .wrapping_offset((b as isize * s[0] + h as isize * s[1] + t as isize * s[2]) * self.elem.size() as isize)
     }
 }
 
@@ -75,7 +76,12 @@ const KV_BLOCK: usize = 128;
 impl Attention {
     fn check(&self) -> Result<(), LibError> {
         let float = |e: Elem| matches!(e, Elem::F32 | Elem::BF16 | Elem::F16);
-        let ok = float(self.q.elem) && float(self.k.elem) && float(self.v.elem) && self.bias.is_none_or(|b| float(b.elem) || b.elem == Elem::Bool) && self.kv_heads > 0 && self.heads % self.kv_heads == 0;
+        let ok = float(self.q.elem)
+            && float(self.k.elem)
+            && float(self.v.elem)
+            && self.bias.is_none_or(|b| float(b.elem) || b.elem == Elem::Bool)
+            && self.kv_heads > 0
+            && self.heads % self.kv_heads == 0;
         if ok { Ok(()) } else { Err(LibError::shape("attention", format!("{self:?}"))) }
     }
 
@@ -86,7 +92,10 @@ impl Attention {
 
     /// Estimated ns of `products` score-sized products on one thread.
     fn cost(&self, products: usize) -> u64 {
-        let f = 2.0 * (self.batch * self.heads * self.q_len) as f64 * (self.kv_len * self.dim.max(self.v_dim)) as f64 * products as f64;
+        let f = 2.0
+            * (self.batch * self.heads * self.q_len) as f64
+            * (self.kv_len * self.dim.max(self.v_dim)) as f64
+            * products as f64;
         (f / 60.0) as u64
     }
 
@@ -171,7 +180,10 @@ unsafe fn store_row(x: &Heads, b: usize, h: usize, t: usize, src: *const f32, n:
             simd::store_f32(x.elem, src, p, n);
         } else {
             for i in 0..n {
-                x.elem.store_f64(p.wrapping_offset(i as isize * x.strides[3] * x.elem.size() as isize), *src.add(i) as f64);
+                x.elem.store_f64(
+                    p.wrapping_offset(i as isize * x.strides[3] * x.elem.size() as isize),
+                    *src.add(i) as f64,
+                );
             }
         }
     }
@@ -230,12 +242,28 @@ pub unsafe fn forward(a: &Attention, out: &Heads, lse: Option<LogSumExp>) -> Res
 }
 
 /// Queries `q0..q0+n` of one head.
-unsafe fn forward_rows(a: &Attention, out: &Heads, lse: Option<LogSumExp>, b: usize, h: usize, q0: usize, n: usize) -> Result<(), OutOfMemory> {
+unsafe fn forward_rows(
+    a: &Attention,
+    out: &Heads,
+    lse: Option<LogSumExp>,
+    b: usize,
+    h: usize,
+    q0: usize,
+    n: usize,
+) -> Result<(), OutOfMemory> {
     let kn = f32_kernel();
     let bq = q_block(kn);
     let hk = h / a.group();
     let ldo = a.v_dim.next_multiple_of(kn.nr);
-    let mut w = Work::new(packed(n, a.dim, kn.mr) + round(n * ldo) + round(bq * KV_BLOCK) + packed(KV_BLOCK, a.dim, kn.nr) + packed(a.v_dim, KV_BLOCK, kn.nr) + 2 * round(n) + KV_BLOCK)?;
+    let mut w = Work::new(
+        packed(n, a.dim, kn.mr)
+            + round(n * ldo)
+            + round(bq * KV_BLOCK)
+            + packed(KV_BLOCK, a.dim, kn.nr)
+            + packed(a.v_dim, KV_BLOCK, kn.nr)
+            + 2 * round(n)
+            + KV_BLOCK,
+    )?;
     let qp = w.take(packed(n, a.dim, kn.mr));
     let o = w.take(n * ldo);
     let s = w.take(bq * KV_BLOCK);
@@ -261,7 +289,14 @@ unsafe fn forward_rows(a: &Attention, out: &Heads, lse: Option<LogSumExp>, b: us
                 if a.visible(q0 + i0 + rows - 1, kv0, bk) == 0 {
                     continue;
                 }
-                let scores = Panels { a: qp.add(i0 * a.dim).cast_const(), packed: true, a_r: 1, a_k: 0, b: kp.cast_const(), k: a.dim };
+                let scores = Panels {
+                    a: qp.add(i0 * a.dim).cast_const(),
+                    packed: true,
+                    a_r: 1,
+                    a_k: 0,
+                    b: kp.cast_const(),
+                    k: a.dim,
+                };
                 block(kn, &scores, rows, bk, s, KV_BLOCK, false);
                 for r in 0..rows {
                     let i = i0 + r;
@@ -286,7 +321,14 @@ unsafe fn forward_rows(a: &Attention, out: &Heads, lse: Option<LogSumExp>, b: us
                         std::slice::from_raw_parts_mut(o.add(i * ldo), ldo).iter_mut().for_each(|x| *x *= shrink);
                     }
                 }
-                let weighted = Panels { a: s.cast_const(), packed: false, a_r: KV_BLOCK as isize, a_k: 1, b: vp.cast_const(), k: bk };
+                let weighted = Panels {
+                    a: s.cast_const(),
+                    packed: false,
+                    a_r: KV_BLOCK as isize,
+                    a_k: 1,
+                    b: vp.cast_const(),
+                    k: bk,
+                };
                 block(kn, &weighted, rows, a.v_dim, o.add(i0 * ldo), ldo, true);
             }
         }

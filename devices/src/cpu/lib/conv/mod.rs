@@ -19,6 +19,7 @@ use super::simd;
 use super::view::{LibError, Ptr, View};
 use crate::memory::MemoryPool;
 use patches::Patches;
+use smallvec::SmallVec;
 
 /// One spatial dimension. Sizes in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +105,9 @@ struct Geometry {
     n: usize,
     positions: usize,
     taps: usize,
+    /// Lanes run over images within a position (the input's images are neighbours in memory, as
+    /// in the weight gradient of a channels-last convolution), else over positions within an image.
+    images_inner: bool,
 }
 
 impl Geometry {
@@ -139,30 +143,101 @@ impl Geometry {
             n: c.batch / bg,
             positions: dims.iter().map(|d| d.output).product(),
             taps: dims.iter().map(|d| d.window).product(),
+            images_inner: images_inner(c),
         })
     }
 }
 
 /// Runs the convolution; `epilogue` (optional) sees finished blocks before they are stored, as in
-/// `gemm`: rows × columns are (features of the group) × (positions n·P + p) if the first of the two
-/// results is true, else the reverse, and `batch` is the group. See [`features_are_rows`].
+/// `gemm`: rows × columns are (features of the group) × (positions) if [`features_are_rows`], else
+/// the reverse; positions count as n·P + p, or p·N + n if [`images_inner`]; `batch` is the group.
 ///
 /// f32 sums for f32, bf16 and f16; f64 for f64. Errors on inconsistent attributes.
 ///
 /// # Safety
 /// The arrays cover live memory; the output overlaps neither itself nor the inputs.
 pub unsafe fn conv(c: &Conv, epilogue: Option<Epilogue>) -> Result<(), LibError> {
+    Geometry::new(c)?;
+    // A reversed window is a window read backwards.
+    if c.dims.iter().any(|d| d.reverse) {
+        let mut dims: SmallVec<[ConvDim; 3]> = c.dims.into();
+        let mut spatial: SmallVec<[isize; 3]> = c.weight.spatial.into();
+        let mut first = 0;
+        for (d, s) in dims.iter_mut().zip(&mut spatial).filter(|(d, _)| d.reverse) {
+            first += (d.window.max(1) - 1) as isize * *s;
+            (d.reverse, *s) = (false, -*s);
+        }
+        let ptr = c.weight.ptr.wrapping_offset(first * c.weight.elem.size() as isize);
+        let weight = ConvArray { ptr, spatial: &spatial, ..c.weight };
+        // SAFETY: the same elements in another order.
+        return unsafe { conv(&Conv { dims: &dims, weight, ..*c }, epilogue) };
+    }
+    if epilogue.is_none() {
+        if let Some(d) = c.dims.iter().position(|d| d.lhs_dilation > 1 && d.stride == 1 && d.rhs_dilation == 1) {
+            // SAFETY: the caller's contract.
+            return unsafe { phases(c, d) };
+        }
+    }
     let g = Geometry::new(c)?;
     if g.n * g.positions * c.out_features == 0 {
         return Ok(());
     }
     // SAFETY: the caller's contract.
     unsafe {
+        if g.gi * g.taps * c.dims.iter().map(|d| d.input).product::<usize>() == 0 && epilogue.is_none() {
+            return zero(c);
+        }
         if epilogue.is_none() && g.gi == 1 && g.go <= 4 && c.feature_groups > 1 && g.taps <= 256 {
             return depthwise::run(c, &g);
         }
         if c.output.elem == Elem::F64 { product::<f64, f64>(c, &g, kernel::f64_kernel(), epilogue) } else { product::<f32, f32>(c, &g, kernel::f32_kernel(), epilogue) }
     }
+}
+
+/// A convolution over an input dilated by s along `dim`, as s convolutions over the input itself:
+/// outputs p ≡ r (mod s) meet only the taps k with p - pad_lo + k ≡ 0, at inputs that are
+/// neighbours. Saves the multiplications by the zeros between elements: all but 1/s of them.
+unsafe fn phases(c: &Conv, dim: usize) -> Result<(), LibError> {
+    let d = c.dims[dim];
+    let s = d.lhs_dilation as isize;
+    for p0 in 0..s.min(d.output as isize) {
+        let k0 = (d.pad_lo - p0).rem_euclid(s);
+        let mut dims: SmallVec<[ConvDim; 3]> = c.dims.into();
+        let (mut ws, mut os): (SmallVec<[isize; 3]>, SmallVec<[isize; 3]>) = (c.weight.spatial.into(), c.output.spatial.into());
+        let window = (d.window as isize - k0 + s - 1).max(0) / s;
+        let output = (d.output as isize - p0 + s - 1) / s;
+        let pad_lo = -(p0 - d.pad_lo + k0) / s;
+        // Just enough padding behind for all outputs.
+        let pad_hi = output - 1 + window - pad_lo - d.input as isize;
+        dims[dim] = ConvDim { window: window as usize, output: output as usize, pad_lo, pad_hi, lhs_dilation: 1, ..d };
+        let at = |a: &ConvArray, n: isize| a.ptr.wrapping_offset(n * a.elem.size() as isize);
+        let (wp, op) = (at(&c.weight, k0 * ws[dim]), at(&c.output, p0 * os[dim]));
+        ws[dim] *= s;
+        os[dim] *= s;
+        let part = Conv { dims: &dims, weight: ConvArray { ptr: wp, spatial: &ws, ..c.weight }, output: ConvArray { ptr: op, spatial: &os, ..c.output }, ..*c };
+        // SAFETY: the caller's contract; a phase without taps only writes zeros.
+        unsafe {
+            if window == 0 {
+                zero(&part)?;
+            } else {
+                conv(&part, None)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes zeros to the whole output.
+unsafe fn zero(c: &Conv) -> Result<(), LibError> {
+    let dims: SmallVec<[usize; 5]> = [c.batch / c.batch_groups, c.out_features].into_iter().chain(c.dims.iter().map(|d| d.output)).collect();
+    let st: SmallVec<[isize; 5]> = [c.output.major, c.output.minor].into_iter().chain(c.output.spatial.iter().copied()).collect();
+    // SAFETY: the caller's output.
+    unsafe { super::copy::fill(&View::new(c.output.ptr, c.output.elem, &dims, &st), super::copy::Value::Float(0.0)) }
+}
+
+/// Whether [`conv`]'s positions are ordered (position, image) instead of (image, position).
+pub fn images_inner(c: &Conv) -> bool {
+    c.input.major == 1 && c.input.minor != 1 && c.batch > 1
 }
 
 /// Whether the blocks that [`conv`]'s epilogue sees have features as rows.
@@ -204,7 +279,10 @@ where
     let weights = Strided { ptr: Ptr(w_ptr), elem: c.weight.elem, lane: w_row, k: w_k, batch: &w_batch, which: 0 };
     let lanes = g.n * g.positions;
     // C in place if all positions of all images have one stride.
-    let place = [(g.n, c.output.major), (inner[0].output, g.out_spatial[0]), (inner[1].output, g.out_spatial[1]), (inner[2].output, g.out_spatial[2])];
+    let mut place = [(g.n, c.output.major), (inner[0].output, g.out_spatial[0]), (inner[1].output, g.out_spatial[1]), (inner[2].output, g.out_spatial[2])];
+    if g.images_inner {
+        place.rotate_left(1);
+    }
     let pixel = one_stride(&place);
     let direct = match (rows_are_features, pixel) {
         (true, Some(1)) => Some(Output { ptr: c.output.ptr, elem: c.output.elem, ld: c.output.minor }),
@@ -255,25 +333,26 @@ unsafe fn scatter_tile<T: Scalar>(c: &Conv, g: &Geometry, out: Ptr, rows_are_fea
     let (f0, fs, p0, ps) = if rows_are_features { (t.row0, t.rows, t.col0, t.cols) } else { (t.col0, t.cols, t.row0, t.rows) };
     let (f_step, p_step) = if rows_are_features { (t.ld, 1) } else { (1, t.ld) };
     let inner = g.dims[2].output;
+    let step = if g.images_inner { c.output.major } else { g.out_spatial[2] };
     let mut done = 0;
     while done < ps {
-        // A run of positions in one output row.
-        let p = p0 + done;
-        let (n, x) = (p / g.positions, p % inner);
-        let y = p % g.positions / inner;
-        let len = (inner - x).min(ps - done);
+        // A run of positions in one output row, or of images at one position.
+        let q = p0 + done;
+        let (n, p) = if g.images_inner { (q % g.n, q / g.n) } else { (q / g.positions, q % g.positions) };
+        let (x, y) = (p % inner, p / inner);
+        let len = if g.images_inner { g.n - n } else { inner - x }.min(ps - done);
         let base = n as isize * c.output.major + (y / g.dims[1].output) as isize * g.out_spatial[0] + (y % g.dims[1].output) as isize * g.out_spatial[1] + x as isize * g.out_spatial[2];
         for f in 0..fs {
             let o = base + ((t.batch * g.go + f0 + f) as isize) * c.output.minor;
             let src = t.ptr.cast::<T>().wrapping_offset(f as isize * f_step + done as isize * p_step);
             // SAFETY: the run lies within the block and the output row.
             unsafe {
-                if p_step == 1 && g.out_spatial[2] == 1 && T::ELEM == Elem::F32 {
+                if p_step == 1 && step == 1 && T::ELEM == Elem::F32 {
                     simd::store_f32(c.output.elem, src.cast(), out.at::<u8>(o * size), len);
                 } else {
                     for i in 0..len as isize {
                         let v = (*src.wrapping_offset(i * p_step)).to_f64();
-                        c.output.elem.store_f64(out.at::<u8>((o + i * g.out_spatial[2]) * size), v);
+                        c.output.elem.store_f64(out.at::<u8>((o + i * step) * size), v);
                     }
                 }
             }

@@ -13,7 +13,7 @@ enum Run {
     Feature,
     /// The window is long and contiguous (weight gradients): k = (feature, tap), runs along taps.
     Tap,
-    /// k = (feature, tap), runs along output positions.
+    /// k = (feature, tap), runs along output positions (or images, if these are inner).
     Position,
 }
 
@@ -37,7 +37,9 @@ impl<'a> Patches<'a> {
     pub(super) fn new(c: &Conv, g: &'a Geometry) -> Patches<'a> {
         let size = c.input.elem.size() as isize;
         let d = &g.dims[2];
-        let run = if c.input.minor == 1 && g.gi >= 4 {
+        let run = if g.images_inner {
+            Run::Position
+        } else if c.input.minor == 1 && g.gi >= 4 {
             Run::Feature
         } else if d.window >= 8 && d.lhs_dilation == 1 && !d.reverse && g.in_spatial[2] * d.rhs_dilation as isize == 1 {
             Run::Tap
@@ -69,7 +71,7 @@ impl<'a> Patches<'a> {
     /// Image and window origin (before dilation) of a lane: byte offset of the image, origins.
     fn lane(&self, lane: usize) -> (isize, [isize; 3]) {
         let d = &self.g.dims;
-        let (n, p) = (lane / self.g.positions, lane % self.g.positions);
+        let (n, p) = if self.g.images_inner { (lane % self.g.n, lane / self.g.n) } else { (lane / self.g.positions, lane % self.g.positions) };
         let o = [p / (d[1].output * d[2].output), p / d[2].output % d[1].output, p % d[2].output];
         (n as isize * self.major, std::array::from_fn(|i| (o[i] * d[i].stride) as isize - d[i].pad_lo))
     }
@@ -96,6 +98,12 @@ fn index(d: &ConvDim, t: isize) -> Option<isize> {
         return None;
     };
     (i < d.input as isize).then_some(i)
+}
+
+/// The input index that output `o` meets under tap `k`, if there is an element.
+#[inline(always)]
+pub(super) fn input_index(d: &ConvDim, o: usize, k: usize) -> Option<isize> {
+    index(d, (o * d.stride + k * d.rhs_dilation) as isize - d.pad_lo)
 }
 
 impl<U: Unit> Pack<U> for Patches<'_> {
@@ -198,31 +206,45 @@ impl Patches<'_> {
     unsafe fn by_position<U: Unit>(&self, lanes: Lanes, k0: usize, kc: usize, width: usize, out: *mut U) {
         let (taps, size) = (self.g.taps, self.elem.size() as isize);
         // Offsets depend on the tap only: compute them once and move along the features.
-        for tap in 0..taps {
-            let skip = (tap + taps - k0 % taps) % taps;
-            if skip >= kc {
-                continue;
-            }
-            let t = self.tap(tap);
-            let mut off = [isize::MIN; WIDTH];
-            let mut dense = lanes.len() == width;
+        for skip in 0..kc.min(taps) {
+            let t = self.tap((k0 + skip) % taps);
+            // Address under the tap for feature 0, and whether to move along features: a lane
+            // without an element stays at a zero.
+            static HOLE: [u64; 1] = [0];
+            let hole = HOLE.as_ptr().cast::<u8>();
+            let mut src = [hole; WIDTH];
+            let mut moves = [0isize; WIDTH];
+            let (mut dense, mut any) = (lanes.len() == width, false);
             for (l, lane) in lanes.iter().enumerate() {
-                if let Some(o) = self.at(lane, &t) {
-                    off[l] = o;
+                // Lanes at one position (of several images) meet the tap at the same place.
+                if l > 0 && lane.1 == lanes[l - 1].1 {
+                    if moves[l - 1] != 0 {
+                        (src[l], moves[l]) = (src[l - 1].wrapping_offset(lane.0 - lanes[l - 1].0), -1);
+                    }
+                } else if let Some(o) = self.at(lane, &t) {
+                    (src[l], moves[l], any) = (self.ptr.at::<u8>(o), -1, true);
                 }
-                dense &= off[l] != isize::MIN && off[l] == off[0].wrapping_add(l as isize * size);
+                dense &= moves[l] != 0 && src[l] == src[0].wrapping_offset(l as isize * size);
             }
+            let same = U::same_as(self.elem);
             let mut k = skip;
             while k < kc {
                 let f = ((k0 + k) / taps) as isize * self.minor;
-                // SAFETY: offsets were checked against the input; `k < kc` of the panel.
+                // SAFETY: addresses were checked against the input (a hole's is a constant of 8
+                // bytes); `k < kc` of the panel.
                 unsafe {
                     let o = out.add(k * width);
-                    if dense && U::same_as(self.elem) {
-                        std::ptr::copy_nonoverlapping(self.ptr.at::<U>(0).cast::<u8>().wrapping_offset(off[0] + f).cast::<U>(), o, width);
+                    if !any {
+                        (0..width).for_each(|l| *o.add(l) = U::ZERO);
+                    } else if dense && same {
+                        std::ptr::copy_nonoverlapping(src[0].wrapping_offset(f).cast::<U>(), o, width);
+                    } else if same {
+                        for l in 0..width {
+                            *o.add(l) = *src[l].wrapping_offset(f & moves[l]).cast::<U>();
+                        }
                     } else {
-                        for (l, &at) in off[..width].iter().enumerate() {
-                            *o.add(l) = if at == isize::MIN { U::ZERO } else { U::read(self.elem, self.ptr.at::<u8>(at + f), 0, 1) };
+                        for l in 0..width {
+                            *o.add(l) = U::read(self.elem, src[l].wrapping_offset(f & moves[l]), 0, 1);
                         }
                     }
                 }

@@ -47,8 +47,11 @@ fn case(rng: &mut Lcg, rank: usize, elem: Elem, out_elem: Elem, big: bool) {
     let groups = fg * bg;
     let go = [1, 3, 20][rng.below(3)];
     let (batch, fi, fo) = (bg * (1 + rng.below(2)), gi * fg, go * groups);
-    let full = |a: usize, b: usize, f: &dyn Fn(&ConvDim) -> usize| -> Vec<usize> { [a, b].into_iter().chain(dims.iter().map(f)).collect() };
-    let (id, wd, od) = (full(batch, fi, &|d| d.input), full(fo, gi, &|d| d.window), full(batch / bg, fo, &|d| d.output));
+    let full = |a: usize, b: usize, f: &dyn Fn(&ConvDim) -> usize| -> Vec<usize> {
+        [a, b].into_iter().chain(dims.iter().map(f)).collect()
+    };
+    let (id, wd, od) =
+        (full(batch, fi, &|d| d.input), full(fo, gi, &|d| d.window), full(batch / bg, fo, &|d| d.output));
     let (is, ws, os) = (layout(rng, &id), layout(rng, &wd), layout(rng, &od));
     let count = |d: &[usize]| d.iter().product::<usize>();
     let input: Vec<f64> = (0..count(&id)).map(|_| rng.small()).collect();
@@ -58,14 +61,38 @@ fn case(rng: &mut Lcg, rank: usize, elem: Elem, out_elem: Elem, big: bool) {
     fn arr<'a>(p: *const u8, elem: Elem, s: &'a [isize]) -> ConvArray<'a> {
         ConvArray { ptr: p.cast_mut(), elem, major: s[0], minor: s[1], spatial: &s[2..] }
     }
-    let c = Conv { batch, in_features: fi, out_features: fo, feature_groups: fg, batch_groups: bg, dims: &dims, input: arr(ib.as_ptr(), elem, &is), weight: arr(wb.as_ptr(), elem, &ws), output: arr(ob.as_mut_ptr(), out_elem, &os) };
+    let c = Conv {
+        batch,
+        in_features: fi,
+        out_features: fo,
+        feature_groups: fg,
+        batch_groups: bg,
+        dims: &dims,
+        input: arr(ib.as_ptr(), elem, &is),
+        weight: arr(wb.as_ptr(), elem, &ws),
+        output: arr(ob.as_mut_ptr(), out_elem, &os),
+    };
     // SAFETY: buffers cover the arrays.
     unsafe { conv(&c, None).unwrap() };
     let got = read_all(out_elem, &ob);
-    let tol = if out_elem == Elem::BF16 { 2e-2 } else if out_elem == Elem::F16 { 2e-3 } else { 1e-5 };
+    let tol = if out_elem == Elem::BF16 {
+        2e-2
+    } else if out_elem == Elem::F16 {
+        2e-3
+    } else {
+        1e-5
+    };
     let spatial = |flat: usize, sizes: &[usize]| -> Vec<usize> {
         let mut r = flat;
-        let mut v: Vec<usize> = sizes.iter().rev().map(|&n| { let i = r % n; r /= n; i }).collect();
+        let mut v: Vec<usize> = sizes
+            .iter()
+            .rev()
+            .map(|&n| {
+                let i = r % n;
+                r /= n;
+                i
+            })
+            .collect();
         v.reverse();
         v
     };
@@ -86,7 +113,10 @@ fn case(rng: &mut Lcg, rank: usize, elem: Elem, out_elem: Elem, big: bool) {
                             let q = &dims[d];
                             let kk = if q.reverse { q.window - 1 - tap[d] } else { tap[d] };
                             let t = (pos[d] * q.stride + kk * q.rhs_dilation) as isize - q.pad_lo;
-                            if t < 0 || t % q.lhs_dilation as isize != 0 || t / q.lhs_dilation as isize >= q.input as isize {
+                            if t < 0
+                                || t % q.lhs_dilation as isize != 0
+                                || t / q.lhs_dilation as isize >= q.input as isize
+                            {
                                 continue 'tap;
                             }
                             at += t / q.lhs_dilation as isize * is[d + 2];
@@ -95,7 +125,9 @@ fn case(rng: &mut Lcg, rank: usize, elem: Elem, out_elem: Elem, big: bool) {
                         sum += input[at as usize] * weight[wt as usize];
                     }
                 }
-                let at = n as isize * os[0] + o as isize * os[1] + pos.iter().enumerate().map(|(d, &x)| x as isize * os[d + 2]).sum::<isize>();
+                let at = n as isize * os[0]
+                    + o as isize * os[1]
+                    + pos.iter().enumerate().map(|(d, &x)| x as isize * os[d + 2]).sum::<isize>();
                 let v = got[at as usize];
                 assert!((v - sum).abs() <= tol * (1.0 + sum.abs()), "{elem:?} {c:?} [{n},{o},{pos:?}] {v} vs {sum}");
             }
@@ -108,7 +140,9 @@ fn random_attributes_and_layouts() {
     at_levels(&[Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16], || {
         let mut rng = Lcg(1);
         for i in 0..150 {
-            let (e, o) = [(Elem::F32, Elem::F32), (Elem::F64, Elem::F64), (Elem::BF16, Elem::BF16), (Elem::F16, Elem::F32)][i % 4];
+            let (e, o) =
+                [(Elem::F32, Elem::F32), (Elem::F64, Elem::F64), (Elem::BF16, Elem::BF16), (Elem::F16, Elem::F32)]
+                    [i % 4];
             case(&mut rng, 1 + i % 3, e, o, false);
         }
         for i in 0..60 {
@@ -124,7 +158,17 @@ fn refuses_inconsistent_attributes() {
     d[0].output = 9;
     let mut x = [0f32; 64];
     let a = ConvArray { ptr: x.as_mut_ptr().cast(), elem: Elem::F32, major: 4, minor: 4, spatial: &[1] };
-    let c = Conv { batch: 1, in_features: 1, out_features: 1, feature_groups: 1, batch_groups: 1, dims: &d, input: a, weight: a, output: a };
+    let c = Conv {
+        batch: 1,
+        in_features: 1,
+        out_features: 1,
+        feature_groups: 1,
+        batch_groups: 1,
+        dims: &d,
+        input: a,
+        weight: a,
+        output: a,
+    };
     // SAFETY: refused before any access.
     assert!(unsafe { conv(&c, None) }.is_err());
 }

@@ -59,7 +59,16 @@ impl Finish<'_> {
     }
 
     /// Loads the old C into scratch, for `accumulate`.
-    pub(crate) unsafe fn preload<T: Scalar>(&self, dst: *mut T, ld: usize, batch: usize, row0: usize, rows: usize, col0: usize, cols: usize) {
+    pub(crate) unsafe fn preload<T: Scalar>(
+        &self,
+        dst: *mut T,
+        ld: usize,
+        batch: usize,
+        row0: usize,
+        rows: usize,
+        col0: usize,
+        cols: usize,
+    ) {
         let Some(o) = self.out else { return };
         let off = batch_offset(self.batch, batch, 2) + col0 as isize;
         for r in 0..rows {
@@ -78,7 +87,17 @@ impl Finish<'_> {
     }
 
     /// Runs the epilogue on a finished block and, if it lies in scratch, stores it to C.
-    pub(crate) unsafe fn tile<T: Scalar>(&self, p: *mut T, ld: isize, in_scratch: bool, batch: usize, row0: usize, rows: usize, col0: usize, cols: usize) {
+    pub(crate) unsafe fn tile<T: Scalar>(
+        &self,
+        p: *mut T,
+        ld: isize,
+        in_scratch: bool,
+        batch: usize,
+        row0: usize,
+        rows: usize,
+        col0: usize,
+        cols: usize,
+    ) {
         if let Some(f) = self.epilogue {
             f(&Tile { ptr: p.cast(), ld, batch, row0, col0, rows, cols });
         }
@@ -180,14 +199,22 @@ pub(crate) unsafe fn run<U: Unit, T: Scalar>(job: &Job<U, T>) -> Result<(), LibE
 }
 
 /// One rectangle of C: rows `r0..r0+m`, columns `c0..c0+n`.
-unsafe fn task<U: Unit, T: Scalar>(job: &Job<U, T>, batch: usize, r0: usize, m: usize, c0: usize, n: usize) -> Result<(), OutOfMemory> {
+unsafe fn task<U: Unit, T: Scalar>(
+    job: &Job<U, T>,
+    batch: usize,
+    r0: usize,
+    m: usize,
+    c0: usize,
+    n: usize,
+) -> Result<(), OutOfMemory> {
     let kn = job.kernel;
     let (mr, nr) = (kn.mr, kn.nr);
     let units = job.k.div_ceil(U::K);
     let direct_c = job.finish.direct::<T>(batch);
     let unit = std::mem::size_of::<U>();
     // B in place: its rows are vectors already and the strips it is read in fit the caches.
-    let b_in_place = job.b.direct(batch).filter(|&(_, lane, _)| lane == 1 && (units * n * unit <= 128 << 10 || m <= 3 * mr));
+    let b_in_place =
+        job.b.direct(batch).filter(|&(_, lane, _)| lane == 1 && (units * n * unit <= 128 << 10 || m <= 3 * mr));
     let a_in_place = job.a.direct(batch).filter(|_| n <= 4 * nr || units * m * unit <= 16 << 10);
     let k_outer = units.min(K_OUTER).max(1);
     let chunks = units.div_ceil(k_outer).max(1);
@@ -198,7 +225,13 @@ unsafe fn task<U: Unit, T: Scalar>(job: &Job<U, T>, batch: usize, r0: usize, m: 
     let nc_step = even(n, nc_max, nr);
     let mc_step = even(m, kn.mc, mr);
     // Sums that do not fit C: one block of rows, or all rows when k comes in several chunks.
-    let sum_rows = if direct_c.is_some() { 0 } else if chunks == 1 { mc_step } else { m };
+    let sum_rows = if direct_c.is_some() {
+        0
+    } else if chunks == 1 {
+        mc_step
+    } else {
+        m
+    };
     let kc_max = KC.min(units.max(1));
     let bytes = [
         if a_in_place.is_some() { 0 } else { (mc_step * kc_max + SLACK) * unit },
@@ -226,7 +259,9 @@ unsafe fn task<U: Unit, T: Scalar>(job: &Job<U, T>, batch: usize, r0: usize, m: 
                     if tail < nc {
                         let el = (len * U::K).min(job.k - k0 * U::K);
                         // SAFETY: the buffer holds `k_outer · ncr` units and slack.
-                        unsafe { job.b.pack(batch, c0 + jc + tail, nc - tail, k0 * U::K, el, nr, pb.add(blk * kc * ncr)) };
+                        unsafe {
+                            job.b.pack(batch, c0 + jc + tail, nc - tail, k0 * U::K, el, nr, pb.add(blk * kc * ncr))
+                        };
                     }
                 }
                 for ic in (0..m).step_by(mc_step) {
@@ -243,7 +278,9 @@ unsafe fn task<U: Unit, T: Scalar>(job: &Job<U, T>, batch: usize, r0: usize, m: 
                     for blk in 0..blocks {
                         let (k0, len) = (u0 + blk * kc, kc.min(cu - blk * kc));
                         let (ap, a_r, a_k) = match a_in_place {
-                            Some((p, lane, k)) => (p.wrapping_offset((r0 + ic) as isize * lane + k0 as isize * k), lane, k),
+                            Some((p, lane, k)) => {
+                                (p.wrapping_offset((r0 + ic) as isize * lane + k0 as isize * k), lane, k)
+                            }
                             None => {
                                 let el = (len * U::K).min(job.k - k0 * U::K);
                                 // SAFETY: the buffer holds `mc_step · kc_max` units and slack.
@@ -259,17 +296,41 @@ unsafe fn task<U: Unit, T: Scalar>(job: &Job<U, T>, batch: usize, r0: usize, m: 
                             for j in (g..g + gc).step_by(nr) {
                                 let w = nr.min(nc - j);
                                 let (bp, b_k) = match b_in_place {
-                                    Some((p, _, k)) if j < tail => (p.wrapping_offset((c0 + jc + j) as isize + k0 as isize * k), k),
+                                    Some((p, _, k)) if j < tail => {
+                                        (p.wrapping_offset((c0 + jc + j) as isize + k0 as isize * k), k)
+                                    }
                                     _ => (pb.wrapping_add(blk * kc * ncr + (j - tail) * len).cast_const(), nr as isize),
                                 };
-                                let strip = Strip { a: ap, a_r, a_k, packed: a_in_place.is_none(), b: bp, b_k, len, w, padded: in_scratch, acc };
+                                let strip = Strip {
+                                    a: ap,
+                                    a_r,
+                                    a_k,
+                                    packed: a_in_place.is_none(),
+                                    b: bp,
+                                    b_k,
+                                    len,
+                                    w,
+                                    padded: in_scratch,
+                                    acc,
+                                };
                                 // SAFETY: all panels of the strip lie in the packed blocks (or the
                                 // operands) and in C (or the padded scratch).
                                 unsafe { strip_rows(kn, &strip, mc, c.wrapping_add(j), ldc) };
                             }
                             if last && (in_scratch || job.finish.epilogue.is_some()) {
                                 // SAFETY: the block is complete.
-                                unsafe { job.finish.tile(c.wrapping_add(g), ldc, in_scratch, batch, r0 + ic, mc, c0 + jc + g, gc) };
+                                unsafe {
+                                    job.finish.tile(
+                                        c.wrapping_add(g),
+                                        ldc,
+                                        in_scratch,
+                                        batch,
+                                        r0 + ic,
+                                        mc,
+                                        c0 + jc + g,
+                                        gc,
+                                    )
+                                };
                             }
                         }
                     }
@@ -337,11 +398,30 @@ pub(crate) struct Panels<U> {
 ///
 /// # Safety
 /// The panels cover `m`, `n` and `k`; C covers `m` rows of stride `ldc`.
-pub(crate) unsafe fn block<U: Unit, T: Scalar>(kn: &Kernel<U, T>, p: &Panels<U>, m: usize, n: usize, c: *mut T, ldc: usize, acc: bool) {
+pub(crate) unsafe fn block<U: Unit, T: Scalar>(
+    kn: &Kernel<U, T>,
+    p: &Panels<U>,
+    m: usize,
+    n: usize,
+    c: *mut T,
+    ldc: usize,
+    acc: bool,
+) {
     let a_k = if p.packed { kn.mr as isize } else { p.a_k };
     for j in (0..n).step_by(kn.nr) {
         let w = kn.nr.min(n - j);
-        let s = Strip { a: p.a, a_r: p.a_r, a_k, packed: p.packed, b: p.b.wrapping_add(j * p.k), b_k: kn.nr as isize, len: p.k, w, padded: true, acc };
+        let s = Strip {
+            a: p.a,
+            a_r: p.a_r,
+            a_k,
+            packed: p.packed,
+            b: p.b.wrapping_add(j * p.k),
+            b_k: kn.nr as isize,
+            len: p.k,
+            w,
+            padded: true,
+            acc,
+        };
         // SAFETY: the caller's contract.
         unsafe { strip_rows(kn, &s, m, c.wrapping_add(j), ldc as isize) };
     }

@@ -53,6 +53,18 @@ pub(crate) const KC: usize = 256;
 /// Greatest `mr · nr` of any kernel.
 pub(crate) const MAX_TILE: usize = 14 * 32;
 
+/// Asks for a cache line; any address will do.
+#[inline(always)]
+fn prefetch<T>(p: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast())
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}
+
 /// # Safety
 /// Pointers cover the tile that `Micro` describes, for MR rows and NV vectors; the processor has
 /// the lane's instruction set.
@@ -71,6 +83,12 @@ unsafe fn micro<L: Lane, const MR: usize, const NV: usize, const PACKED: bool>(
     let a_r = if PACKED { 1 } else { a_r };
     // SAFETY: the caller's promise covers every address formed below.
     unsafe {
+        // C is needed only at the end: fetch its lines while the sums run.
+        for r in 0..MR {
+            for v in 0..NV {
+                prefetch(c.wrapping_offset(r as isize * ldc).wrapping_add(v * L::N));
+            }
+        }
         let mut s = [[L::zero(); NV]; MR];
         for _ in 0..k {
             let mut bv = [L::load(b); NV];
@@ -229,10 +247,54 @@ mod x86 {
             }
         };
     }
-    float_lane!(Ymm32, f32, __m256, 8, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_storeu_ps, _mm256_add_ps);
-    float_lane!(Ymm64, f64, __m256d, 4, _mm256_setzero_pd, _mm256_loadu_pd, _mm256_set1_pd, _mm256_fmadd_pd, _mm256_storeu_pd, _mm256_add_pd);
-    float_lane!(Zmm32, f32, __m512, 16, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_storeu_ps, _mm512_add_ps);
-    float_lane!(Zmm64, f64, __m512d, 8, _mm512_setzero_pd, _mm512_loadu_pd, _mm512_set1_pd, _mm512_fmadd_pd, _mm512_storeu_pd, _mm512_add_pd);
+    float_lane!(
+        Ymm32,
+        f32,
+        __m256,
+        8,
+        _mm256_setzero_ps,
+        _mm256_loadu_ps,
+        _mm256_set1_ps,
+        _mm256_fmadd_ps,
+        _mm256_storeu_ps,
+        _mm256_add_ps
+    );
+    float_lane!(
+        Ymm64,
+        f64,
+        __m256d,
+        4,
+        _mm256_setzero_pd,
+        _mm256_loadu_pd,
+        _mm256_set1_pd,
+        _mm256_fmadd_pd,
+        _mm256_storeu_pd,
+        _mm256_add_pd
+    );
+    float_lane!(
+        Zmm32,
+        f32,
+        __m512,
+        16,
+        _mm512_setzero_ps,
+        _mm512_loadu_ps,
+        _mm512_set1_ps,
+        _mm512_fmadd_ps,
+        _mm512_storeu_ps,
+        _mm512_add_ps
+    );
+    float_lane!(
+        Zmm64,
+        f64,
+        __m512d,
+        8,
+        _mm512_setzero_pd,
+        _mm512_loadu_pd,
+        _mm512_set1_pd,
+        _mm512_fmadd_pd,
+        _mm512_storeu_pd,
+        _mm512_add_pd
+    );
 
     /// 16 lanes of bf16 pairs, summed in f32.
     pub(crate) struct ZmmPair;
@@ -260,7 +322,13 @@ mod x86 {
         #[inline(always)]
         unsafe fn mac(acc: __m512, a: __m512i, b: __m512i) -> __m512 {
             // SAFETY: as above; both types are 512 plain bits.
-            unsafe { _mm512_dpbf16_ps(acc, std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b)) }
+            unsafe {
+                _mm512_dpbf16_ps(
+                    acc,
+                    std::mem::transmute::<__m512i, __m512bh>(a),
+                    std::mem::transmute::<__m512i, __m512bh>(b),
+                )
+            }
         }
         #[inline(always)]
         unsafe fn load_acc(p: *const f32) -> __m512 {

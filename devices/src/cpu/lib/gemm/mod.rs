@@ -92,7 +92,10 @@ pub unsafe fn gemm(g: &Gemm) -> Result<(), LibError> {
     let float = |e: Elem| e.is_float();
     let wide = g.a.elem == Elem::F64 || g.b.elem == Elem::F64;
     if !float(g.a.elem) || !float(g.b.elem) || g.c.is_some_and(|c| !float(c.elem) || (c.elem == Elem::F64) != wide) {
-        return Err(LibError::shape("gemm", format!("no product {:?} · {:?} → {:?}", g.a.elem, g.b.elem, g.c.map(|c| c.elem))));
+        return Err(LibError::shape(
+            "gemm",
+            format!("no product {:?} · {:?} → {:?}", g.a.elem, g.b.elem, g.c.map(|c| c.elem)),
+        ));
     }
     if g.c.is_none() && g.accumulate {
         return Err(LibError::shape("gemm", "accumulate needs a C"));
@@ -107,16 +110,48 @@ pub unsafe fn gemm(g: &Gemm) -> Result<(), LibError> {
         if !wide && small::try_small(g, batches, &finish)? {
             return Ok(());
         }
-        let a = Strided { ptr: Ptr(g.a.ptr.cast_mut()), elem: g.a.elem, lane: g.a.row, k: g.a.col, batch: g.batch, which: 0 };
-        let b = Strided { ptr: Ptr(g.b.ptr.cast_mut()), elem: g.b.elem, lane: g.b.col, k: g.b.row, batch: g.batch, which: 1 };
+        let a = Strided {
+            ptr: Ptr(g.a.ptr.cast_mut()),
+            elem: g.a.elem,
+            lane: g.a.row,
+            k: g.a.col,
+            batch: g.batch,
+            which: 0,
+        };
+        let b = Strided {
+            ptr: Ptr(g.b.ptr.cast_mut()),
+            elem: g.b.elem,
+            lane: g.b.col,
+            k: g.b.row,
+            batch: g.batch,
+            which: 1,
+        };
         if wide {
-            return run(&Job::<f64, f64> { kernel: kernel::f64_kernel(), m: g.m, n: g.n, k: g.k, batches, a: &a, b: &b, finish });
+            return run(&Job::<f64, f64> {
+                kernel: kernel::f64_kernel(),
+                m: g.m,
+                n: g.n,
+                k: g.k,
+                batches,
+                a: &a,
+                b: &b,
+                finish,
+            });
         }
         match kernel::bf16_kernel() {
             Some(kernel) if g.a.elem == Elem::BF16 && g.b.elem == Elem::BF16 => {
                 run(&Job::<Pair, f32> { kernel, m: g.m, n: g.n, k: g.k, batches, a: &a, b: &b, finish })
             }
-            _ => run(&Job::<f32, f32> { kernel: kernel::f32_kernel(), m: g.m, n: g.n, k: g.k, batches, a: &a, b: &b, finish }),
+            _ => run(&Job::<f32, f32> {
+                kernel: kernel::f32_kernel(),
+                m: g.m,
+                n: g.n,
+                k: g.k,
+                batches,
+                a: &a,
+                b: &b,
+                finish,
+            }),
         }
     }
 }

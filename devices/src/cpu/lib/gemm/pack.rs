@@ -58,7 +58,8 @@ impl<U: Unit> Pack<U> for Strided<'_> {
     unsafe fn pack(&self, batch: usize, lane0: usize, lanes: usize, k0: usize, kc: usize, width: usize, dst: *mut U) {
         let size = self.elem.size() as isize;
         let first = batch_offset(self.batch, batch, self.which) + lane0 as isize * self.lane + k0 as isize * self.k;
-        let src = Matrix { p: self.ptr.at::<u8>(first * size), elem: self.elem, lane: self.lane * size, k: self.k * size };
+        let src =
+            Matrix { p: self.ptr.at::<u8>(first * size), elem: self.elem, lane: self.lane * size, k: self.k * size };
         // SAFETY: the caller's contract.
         unsafe { pack_matrix(&src, lanes, kc, width, dst) }
     }
@@ -137,7 +138,9 @@ pub(crate) unsafe fn pack_rows<U: Unit>(elem: Elem, rows: &[*const u8], k: usize
         for l in 0..width {
             let row = rows.get(l).copied().unwrap_or(std::ptr::null());
             // SAFETY: the caller's contract.
-            unsafe { *dst.add(p * width + l) = if row.is_null() { U::ZERO } else { U::read(elem, row.add(p * size), 0, 1) } };
+            unsafe {
+                *dst.add(p * width + l) = if row.is_null() { U::ZERO } else { U::read(elem, row.add(p * size), 0, 1) }
+            };
         }
     }
 }
@@ -203,7 +206,14 @@ mod x86 {
 
     /// Packs 4-byte units if a vector path fits; false if the strides need the plain loop.
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn pack(s: &Matrix, lanes: usize, kc: usize, width: usize, dst: *mut f32, per_unit: usize) -> bool {
+    pub(super) unsafe fn pack(
+        s: &Matrix,
+        lanes: usize,
+        kc: usize,
+        width: usize,
+        dst: *mut f32,
+        per_unit: usize,
+    ) -> bool {
         let size = s.elem.size() as isize;
         // SAFETY: the caller's contract throughout.
         unsafe {
@@ -310,35 +320,44 @@ mod x86 {
     }
 
     /// Lanes are contiguous: copies of whole vectors.
+    ///
+    /// Several panels are filled together, so that each row is read in long runs: single lines at
+    /// large strides are what memory is slowest at.
     #[inline(always)]
     unsafe fn along_lanes<S: Load8>(s: &Matrix, lanes: usize, k: usize, width: usize, dst: *mut f32) {
-        for (panel, l0) in (0..lanes).step_by(width).enumerate() {
-            let w = width.min(lanes - l0);
-            let src = s.p.wrapping_add(l0 * S::SIZE);
-            let out = dst.wrapping_add(panel * k * width);
-            // SAFETY: vector reads need whole groups of 8 existing lanes (`l0 + .. + 8 <= lanes`);
-            // stores as in `along_k`.
-            unsafe {
-                if w == width && l0 + width.next_multiple_of(8) <= lanes {
-                    for p in 0..k {
-                        let row = src.wrapping_offset(p as isize * s.k);
-                        for g in 0..width.div_ceil(8) {
-                            _mm256_storeu_ps(out.add(p * width + g * 8), S::load8(row.add(g * 8 * S::SIZE)));
+        let (wide, groups) = (width.next_multiple_of(8), width.div_ceil(8));
+        // Panels whose vector reads stay within the lanes.
+        let whole = if lanes >= wide { (lanes - wide) / width + 1 } else { 0 };
+        // A narrow panel's stores spill into the next panel's first units: fill it alone, in order.
+        let together = if wide == width { 8 } else { 1 };
+        // SAFETY: vector reads cover existing lanes; spilled stores are overwritten or slack.
+        unsafe {
+            for first in (0..whole).step_by(together) {
+                let last = (first + together).min(whole);
+                for p in 0..k {
+                    let row = s.p.wrapping_offset(p as isize * s.k);
+                    for panel in first..last {
+                        let src = row.wrapping_add(panel * width * S::SIZE);
+                        let out = dst.wrapping_add((panel * k + p) * width);
+                        for g in 0..groups {
+                            _mm256_storeu_ps(out.add(g * 8), S::load8(src.add(g * 8 * S::SIZE)));
                         }
                     }
-                } else {
-                    for p in 0..k {
-                        let row = src.wrapping_offset(p as isize * s.k);
-                        let o = out.add(p * width);
-                        let mut l = 0;
-                        while l + 8 <= w {
-                            _mm256_storeu_ps(o.add(l), S::load8(row.add(l * S::SIZE)));
-                            l += 8;
-                        }
-                        while l < width {
-                            *o.add(l) = if l < w { S::load1(row.add(l * S::SIZE)) } else { 0.0 };
-                            l += 1;
-                        }
+                }
+            }
+            for panel in whole..lanes.div_ceil(width) {
+                let w = width.min(lanes - panel * width);
+                for p in 0..k {
+                    let row = s.p.wrapping_offset(p as isize * s.k).wrapping_add(panel * width * S::SIZE);
+                    let out = dst.wrapping_add((panel * k + p) * width);
+                    let mut l = 0;
+                    while l + 8 <= w {
+                        _mm256_storeu_ps(out.add(l), S::load8(row.add(l * S::SIZE)));
+                        l += 8;
+                    }
+                    while l < width {
+                        *out.add(l) = if l < w { S::load1(row.add(l * S::SIZE)) } else { 0.0 };
+                        l += 1;
                     }
                 }
             }

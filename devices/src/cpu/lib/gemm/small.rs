@@ -359,45 +359,83 @@ mod x86 {
     unsafe fn sweep_rows<L: Load8>(q: &Sweep) {
         // SAFETY: the caller's operands; columns beyond whole vectors go one by one.
         unsafe {
-            let a_at = |r: usize, p: usize| L::load1(q.a.wrapping_offset(r as isize * q.a_r + p as isize * q.a_k));
             if !q.acc {
                 for r in 0..q.m {
                     q.out.wrapping_offset(r as isize * q.ld).write_bytes(0, q.n);
                 }
             }
-            let mut x = [[0f32; 4]; 8];
             for p in (0..q.k).step_by(4) {
                 let depth = 4.min(q.k - p);
-                for r in 0..q.m {
+                // The four rows of B stay in the L1 cache while groups of rows of A pass.
+                let mut r = 0;
+                while r < q.m {
+                    match (q.m - r, depth) {
+                        (4.., 4) => sweep_group::<L, 4>(q, r, p),
+                        (2.., 4) => sweep_group::<L, 2>(q, r, p),
+                        (_, 4) => sweep_group::<L, 1>(q, r, p),
+                        _ => sweep_tail::<L>(q, r, p, depth),
+                    }
+                    r += match q.m - r {
+                        _ if depth < 4 => 1,
+                        4.. => 4,
+                        2.. => 2,
+                        _ => 1,
+                    };
+                }
+            }
+        }
+    }
+
+    /// Rows `r..r + M` of C gain four rows of B, from `p` on.
+    #[inline(always)]
+    unsafe fn sweep_group<L: Load8, const M: usize>(q: &Sweep, r: usize, p: usize) {
+        // SAFETY: rows of A, B and C that exist; columns beyond whole vectors go one by one.
+        unsafe {
+            let mut x = [[0f32; 4]; M];
+            for i in 0..M {
+                for d in 0..4 {
+                    x[i][d] = L::load1(q.a.wrapping_offset((r + i) as isize * q.a_r + (p + d) as isize * q.a_k));
+                }
+            }
+            let b0 = q.b.wrapping_offset(p as isize * q.b_k);
+            let rows = [b0, b0.wrapping_offset(q.b_k), b0.wrapping_offset(2 * q.b_k), b0.wrapping_offset(3 * q.b_k)];
+            let c = q.out.wrapping_offset(r as isize * q.ld);
+            let mut j = 0;
+            while j + 8 <= q.n {
+                let b = [L::load8(rows[0].add(j * L::SIZE)), L::load8(rows[1].add(j * L::SIZE)), L::load8(rows[2].add(j * L::SIZE)), L::load8(rows[3].add(j * L::SIZE))];
+                for i in 0..M {
+                    let o = c.wrapping_offset(i as isize * q.ld).add(j);
+                    let mut s = _mm256_loadu_ps(o);
                     for d in 0..4 {
-                        x[r][d] = if d < depth { a_at(r, p + d) } else { 0.0 };
+                        s = _mm256_fmadd_ps(_mm256_set1_ps(x[i][d]), b[d], s);
+                    }
+                    _mm256_storeu_ps(o, s);
+                }
+                j += 8;
+            }
+            while j < q.n {
+                for i in 0..M {
+                    let o = c.wrapping_offset(i as isize * q.ld).add(j);
+                    for d in 0..4 {
+                        *o = x[i][d].mul_add(L::load1(rows[d].add(j * L::SIZE)), *o);
                     }
                 }
-                let row = |d: usize| q.b.wrapping_offset((p + d.min(depth - 1)) as isize * q.b_k);
-                let mut j = 0;
-                while j + 8 <= q.n {
-                    let b: [__m256; 4] = [L::load8(row(0).add(j * L::SIZE)), L::load8(row(1).add(j * L::SIZE)), L::load8(row(2).add(j * L::SIZE)), L::load8(row(3).add(j * L::SIZE))];
-                    for r in 0..q.m {
-                        let o = q.out.wrapping_offset(r as isize * q.ld).add(j);
-                        let mut s = _mm256_loadu_ps(o);
-                        for d in 0..4 {
-                            // A row that does not exist repeats the last one; it must not bring in 0·inf.
-                            if d < depth {
-                                s = _mm256_fmadd_ps(_mm256_set1_ps(x[r][d]), b[d], s);
-                            }
-                        }
-                        _mm256_storeu_ps(o, s);
-                    }
-                    j += 8;
-                }
-                while j < q.n {
-                    for r in 0..q.m {
-                        let o = q.out.wrapping_offset(r as isize * q.ld).add(j);
-                        for d in 0..depth {
-                            *o = x[r][d].mul_add(L::load1(row(d).add(j * L::SIZE)), *o);
-                        }
-                    }
-                    j += 1;
+                j += 1;
+            }
+        }
+    }
+
+    /// Row `r` of C gains the last `depth` < 4 rows of B.
+    #[inline(always)]
+    unsafe fn sweep_tail<L: Load8>(q: &Sweep, r: usize, p: usize, depth: usize) {
+        // SAFETY: as `sweep_group`.
+        unsafe {
+            for d in p..p + depth {
+                let x = L::load1(q.a.wrapping_offset(r as isize * q.a_r + d as isize * q.a_k));
+                let b = q.b.wrapping_offset(d as isize * q.b_k);
+                let c = q.out.wrapping_offset(r as isize * q.ld);
+                for j in 0..q.n {
+                    *c.add(j) = x.mul_add(L::load1(b.add(j * L::SIZE)), *c.add(j));
                 }
             }
         }

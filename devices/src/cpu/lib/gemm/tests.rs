@@ -28,7 +28,11 @@ fn check(case: &Case, seed: u64) {
     let c0: Vec<f64> = (0..batch * m * ldc).map(|_| rng.small()).collect();
     let (ab, bb, mut cb) = (write_all(case.a, &a), write_all(case.b, &b), write_all(case.c, &c0));
     let op = |p: *const u8, elem, rows: usize, cols: usize, t: bool| {
-        if t { Operand { ptr: p, elem, row: 1, col: rows as isize } } else { Operand { ptr: p, elem, row: cols as isize, col: 1 } }
+        if t {
+            Operand { ptr: p, elem, row: 1, col: rows as isize }
+        } else {
+            Operand { ptr: p, elem, row: cols as isize, col: 1 }
+        }
     };
     let dims = [BatchDim { size: batch, a: (m * k) as isize, b: (n * k) as isize, c: (m * ldc) as isize }];
     let wide = case.c == Elem::F64;
@@ -62,7 +66,13 @@ fn check(case: &Case, seed: u64) {
     // SAFETY: the buffers above cover the operands.
     unsafe { gemm(&g).unwrap() };
     let got = read_all(case.c, &cb);
-    let tol = if matches!(case.c, Elem::BF16) { 2e-2 } else if case.c == Elem::F16 { 3e-3 } else { 1e-5 };
+    let tol = if matches!(case.c, Elem::BF16) {
+        2e-2
+    } else if case.c == Elem::F16 {
+        3e-3
+    } else {
+        1e-5
+    };
     for t in 0..batch {
         for i in 0..m {
             for j in 0..ldc {
@@ -80,7 +90,16 @@ fn check(case: &Case, seed: u64) {
                 if case.epilogue {
                     s += i as f64 - 2.0 * j as f64 + t as f64;
                 }
-                assert!((got[at] - s).abs() <= tol * (1.0 + s.abs() + k as f64 * 0.05), "m{m} n{n} k{k} {:?}{:?}{:?} t{}{} [{t},{i},{j}] {} vs {s}", case.a, case.b, case.c, case.at, case.bt, got[at]);
+                assert!(
+                    (got[at] - s).abs() <= tol * (1.0 + s.abs() + k as f64 * 0.05),
+                    "m{m} n{n} k{k} {:?}{:?}{:?} t{}{} [{t},{i},{j}] {} vs {s}",
+                    case.a,
+                    case.b,
+                    case.c,
+                    case.at,
+                    case.bt,
+                    got[at]
+                );
             }
         }
     }
@@ -91,9 +110,38 @@ const LEVELS: [Isa; 4] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16
 #[test]
 fn shapes_and_transposes() {
     at_levels(&LEVELS, || {
-        for &(m, n, k) in &[(1, 1, 1), (1, 37, 65), (3, 200, 40), (8, 700, 100), (6, 16, 8), (7, 17, 9), (14, 32, 5), (33, 70, 259), (150, 45, 33), (61, 3, 77), (64, 1, 130), (16, 64, 64), (5, 5, 0)] {
+        for &(m, n, k) in &[
+            (1, 1, 1),
+            (1, 37, 65),
+            (3, 200, 40),
+            (8, 700, 100),
+            (6, 16, 8),
+            (7, 17, 9),
+            (14, 32, 5),
+            (33, 70, 259),
+            (150, 45, 33),
+            (61, 3, 77),
+            (64, 1, 130),
+            (16, 64, 64),
+            (5, 5, 0),
+        ] {
             for t in 0..4 {
-                check(&Case { m, n, k, a: Elem::F32, b: Elem::F32, c: Elem::F32, at: t & 1 == 1, bt: t & 2 == 2, batch: 1, accumulate: false, epilogue: false }, 1);
+                check(
+                    &Case {
+                        m,
+                        n,
+                        k,
+                        a: Elem::F32,
+                        b: Elem::F32,
+                        c: Elem::F32,
+                        at: t & 1 == 1,
+                        bt: t & 2 == 2,
+                        batch: 1,
+                        accumulate: false,
+                        epilogue: false,
+                    },
+                    1,
+                );
             }
         }
     });
@@ -103,11 +151,36 @@ fn shapes_and_transposes() {
 fn types_batches_accumulate_epilogue() {
     use Elem::*;
     at_levels(&LEVELS, || {
-        for (a, b, c) in [(F32, F32, F32), (BF16, BF16, F32), (BF16, BF16, BF16), (F16, F16, F16), (F16, F16, F32), (F32, BF16, F32), (F32, F32, BF16), (F64, F64, F64), (F32, F64, F64)] {
+        for (a, b, c) in [
+            (F32, F32, F32),
+            (BF16, BF16, F32),
+            (BF16, BF16, BF16),
+            (F16, F16, F16),
+            (F16, F16, F32),
+            (F32, BF16, F32),
+            (F32, F32, BF16),
+            (F64, F64, F64),
+            (F32, F64, F64),
+        ] {
             for &(m, n, k) in &[(2, 300, 131), (5, 90, 33), (19, 35, 300), (40, 130, 2)] {
                 for t in 0..4 {
                     for mode in 0..4 {
-                        check(&Case { m, n, k, a, b, c, at: t & 1 == 1, bt: t & 2 == 2, batch: 2, accumulate: mode & 1 == 1, epilogue: mode & 2 == 2 }, 7);
+                        check(
+                            &Case {
+                                m,
+                                n,
+                                k,
+                                a,
+                                b,
+                                c,
+                                at: t & 1 == 1,
+                                bt: t & 2 == 2,
+                                batch: 2,
+                                accumulate: mode & 1 == 1,
+                                epilogue: mode & 2 == 2,
+                            },
+                            7,
+                        );
                     }
                 }
             }
@@ -121,11 +194,56 @@ fn long_k_and_parallel_blocks() {
     at_levels(&[Isa::Avx2, Isa::Avx512Bf16], || {
         for c in [F32, BF16] {
             for epilogue in [false, true] {
-                check(&Case { m: 50, n: 66, k: 4500, a: F32, b: F32, c, at: false, bt: false, batch: 1, accumulate: true, epilogue }, 3);
+                check(
+                    &Case {
+                        m: 50,
+                        n: 66,
+                        k: 4500,
+                        a: F32,
+                        b: F32,
+                        c,
+                        at: false,
+                        bt: false,
+                        batch: 1,
+                        accumulate: true,
+                        epilogue,
+                    },
+                    3,
+                );
             }
         }
-        check(&Case { m: 301, n: 333, k: 290, a: F32, b: F32, c: F32, at: true, bt: false, batch: 1, accumulate: false, epilogue: true }, 4);
-        check(&Case { m: 301, n: 633, k: 290, a: BF16, b: BF16, c: BF16, at: false, bt: true, batch: 1, accumulate: false, epilogue: true }, 5);
+        check(
+            &Case {
+                m: 301,
+                n: 333,
+                k: 290,
+                a: F32,
+                b: F32,
+                c: F32,
+                at: true,
+                bt: false,
+                batch: 1,
+                accumulate: false,
+                epilogue: true,
+            },
+            4,
+        );
+        check(
+            &Case {
+                m: 301,
+                n: 633,
+                k: 290,
+                a: BF16,
+                b: BF16,
+                c: BF16,
+                at: false,
+                bt: true,
+                batch: 1,
+                accumulate: false,
+                epilogue: true,
+            },
+            5,
+        );
     });
 }
 
@@ -145,7 +263,8 @@ fn shared_operand_scratch_only_and_refusals() {
         }
     };
     let op = |p: &[f32; 4]| Operand { ptr: p.as_ptr().cast(), elem: Elem::F32, row: 2, col: 1 };
-    let mut g = Gemm { m: 2, n: 2, k: 2, batch: &dims, a: op(&a), b: op(&b), c: None, accumulate: false, epilogue: Some(&epi) };
+    let mut g =
+        Gemm { m: 2, n: 2, k: 2, batch: &dims, a: op(&a), b: op(&b), c: None, accumulate: false, epilogue: Some(&epi) };
     // SAFETY: operands cover 2×2 each.
     unsafe { gemm(&g).unwrap() };
     assert_eq!(*seen.lock().unwrap(), [1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0]);

@@ -1,0 +1,93 @@
+//! The real backend: the compiler's middle end above a device.
+use crate::{Backend, CompileError, MemoryStats, OutOfMemory, RunCost, RunError, Runnable};
+use rsx_compiler::{CompileOptions, compile};
+use rsx_devices::cpu::CpuDevice;
+use rsx_devices::memory::OutOfMemory as PoolError;
+use rsx_devices::{Buffer, Device, DeviceError, Executable};
+use rsx_lazy::EngineErrorKind;
+use rsx_lazy::lower::GraphPiece;
+use std::sync::Arc;
+
+/// A device that compiles graphs through `rsx_compiler::compile`.
+pub struct DeviceBackend {
+    device: Arc<dyn Device>,
+    options: CompileOptions,
+}
+
+impl DeviceBackend {
+    pub fn new(device: Arc<dyn Device>, options: CompileOptions) -> DeviceBackend {
+        DeviceBackend { device, options }
+    }
+
+    /// The CPU, with options from the environment.
+    pub fn cpu() -> DeviceBackend {
+        DeviceBackend::new(Arc::new(CpuDevice::new()), CompileOptions::from_env())
+    }
+}
+
+impl Backend for DeviceBackend {
+    fn compile(&self, piece: &GraphPiece) -> Result<Arc<dyn Runnable>, CompileError> {
+        let fail = |message: String| CompileError { message, node: None };
+        let compiled = compile(piece.graph.clone(), &self.options).map_err(|e| fail(e.to_string()))?;
+        let executable = self.device.compile(Arc::new(compiled.program)).map_err(|e| fail(e.to_string()))?;
+        Ok(Arc::new(Compiled(executable)))
+    }
+
+    fn identity(&self) -> String {
+        format!("{} passes={}", self.device.identity(), self.options.passes.join(","))
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Buffer, OutOfMemory> {
+        self.device.allocate(bytes).map_err(|e| OutOfMemory { bytes, message: e.to_string() })
+    }
+
+    fn release_cached(&self) {
+        self.device.memory().empty_cache();
+    }
+
+    fn memory(&self) -> MemoryStats {
+        let s = self.device.memory().stats();
+        MemoryStats {
+            live: s.in_use as u64,
+            peak: s.peak as u64,
+            reserved: s.reserved as u64,
+            system_allocations: s.system_allocations as u64,
+            allocations: s.allocations as u64,
+        }
+    }
+
+    fn reset_peak(&self) {
+        self.device.memory().reset_peak();
+    }
+}
+
+/// A compiled piece on a device.
+struct Compiled(Arc<dyn Executable>);
+
+impl Runnable for Compiled {
+    fn alias(&self, result: usize) -> Option<usize> {
+        self.0.program().results.get(result)?.alias.map(|p| p as usize)
+    }
+
+    fn run(&self, inputs: &[Buffer], scalars: &[u64], results: &[Buffer]) -> Result<(), RunError> {
+        self.0.run(inputs, scalars, results).map_err(run_error)
+    }
+
+    fn cost(&self) -> RunCost {
+        let cost = self.0.cost();
+        RunCost { kernels: cost.kernels + cost.library_calls, bytes_moved: cost.bytes_moved }
+    }
+}
+
+fn run_error(e: DeviceError) -> RunError {
+    let message = e.to_string();
+    let failed = |kind, node, intact| RunError::Failed { kind, message: message.clone(), node, intact };
+    match e {
+        DeviceError::Launch { clean: true, .. } => RunError::Launch(message),
+        DeviceError::Launch { loc, .. } => failed(EngineErrorKind::Internal, Some(loc), false),
+        DeviceError::Index { loc, clean, .. } => failed(EngineErrorKind::Index, Some(loc), clean),
+        DeviceError::OutOfMemory(PoolError { .. }) => failed(EngineErrorKind::OutOfMemory, None, false),
+        // Found before anything runs.
+        DeviceError::Compile { .. } | DeviceError::Arguments(_) => failed(EngineErrorKind::Internal, None, true),
+    }
+}

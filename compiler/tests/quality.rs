@@ -1,0 +1,190 @@
+//! What fusion and buffers make of real programs: counts of thunks, and memory. Numbers here are promises: a change that
+//! lowers one updates it, a change that raises one explains why.
+mod models;
+
+use models::{F, Gpt, Step, gpt, mlp};
+use rsx_compiler::interp::{Num, Tensor, eval};
+use rsx_compiler::ir::{Builder, DType, FusionKind, Graph, ParamKind, TensorType, Value};
+use rsx_compiler::program::{Program, Thunk, reference};
+use rsx_compiler::{CompileOptions, Compiled, compile, dump};
+
+fn compiled(graph: &Graph) -> Compiled {
+    match compile(graph.clone(), &CompileOptions::from_env()) {
+        Ok(c) => c,
+        Err(e) => panic!("{e}\n{graph}"),
+    }
+}
+
+/// Arguments with small values; integers below `bound`.
+fn arguments(graph: &Graph, bound: i64) -> Vec<Tensor> {
+    let mut state = 1u64;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        state >> 33
+    };
+    let tensor = |ty: &TensorType, next: &mut dyn FnMut() -> u64| {
+        let nums = (0..ty.numel()).map(|_| match ty.dtype {
+            d if d.is_float() => Num::F((next() % 1000) as f64 / 1000.0 + 0.05),
+            DType::Bool => Num::B(next() % 2 == 0),
+            _ => Num::I(i128::from(next() as i64 % bound)),
+        });
+        Tensor::from_nums(ty, nums.collect::<Vec<_>>())
+    };
+    graph.params.iter().map(|p| tensor(&p.ty, &mut next)).collect()
+}
+
+/// The program computes what the graph does.
+fn check_values(graph: &Graph, bound: i64) -> Compiled {
+    let c = compiled(graph);
+    let args = arguments(graph, bound);
+    let of = |kind| graph.params.iter().zip(&args).filter(move |(p, _)| p.kind == kind).map(|(_, t)| t.clone());
+    let want = eval(graph, &args).unwrap_or_else(|e| panic!("{e}"));
+    let got = reference::run(
+        &c.program,
+        &of(ParamKind::Tensor).collect::<Vec<_>>(),
+        &of(ParamKind::Scalar).collect::<Vec<_>>(),
+    )
+    .unwrap_or_else(|e| panic!("{e}\n{}", dump::program_text(&c.program)));
+    for (n, (g, w)) in got.iter().zip(&want).enumerate() {
+        for (i, (x, y)) in g.to_f64().into_iter().zip(w.to_f64()).enumerate() {
+            assert!((x - y).abs() <= 1e-6 + 2e-5 * y.abs(), "result {n}, element {i}: {x}, expected {y}");
+        }
+    }
+    c
+}
+
+/// Thunks by kind: (loop, row, column, library, of these with epilogue, copies).
+fn counts(p: &Program) -> (usize, usize, usize, usize, usize, usize) {
+    let mut n = (0, 0, 0, 0, 0, 0);
+    let mut kernel = |k: u32| match p.kernels[k as usize].kind {
+        FusionKind::Loop => n.0 += 1,
+        FusionKind::Row => n.1 += 1,
+        FusionKind::Column => n.2 += 1,
+        FusionKind::Epilogue => {}
+    };
+    let (mut library, mut epilogues, mut copies) = (0, 0, 0);
+    for t in &p.thunks {
+        match t {
+            Thunk::Kernel(call) => kernel(call.kernel),
+            Thunk::Group(calls) => calls.iter().for_each(|c| kernel(c.kernel)),
+            Thunk::Library { epilogue, .. } => {
+                library += 1;
+                epilogues += usize::from(epilogue.is_some());
+            }
+            Thunk::Copy { .. } => copies += 1,
+        }
+    }
+    (n.0, n.1, n.2, library, epilogues, copies)
+}
+
+fn graph(name: &str, build: impl FnOnce(&mut Step) -> Vec<Value>) -> Graph {
+    let mut s = Step::new(name);
+    for v in build(&mut s) {
+        s.result(v);
+    }
+    s.finish()
+}
+
+#[test]
+fn bias_gelu_layer_norm_is_one_kernel() {
+    let g = graph("tail", |s| {
+        let (x, bias) = (s.input(F, &[4, 6, 16]).1, s.input(F, &[16]).1);
+        let (w, b) = (s.input(F, &[16]).1, s.input(F, &[16]).1);
+        let bias = s.like(bias, x);
+        let h = s.b.add(x, bias);
+        let y = s.gelu(h);
+        vec![s.layer_norm(y, w, b).0]
+    });
+    assert_eq!(counts(&check_values(&g, 2).program), (0, 1, 0, 0, 0, 0));
+}
+
+#[test]
+fn softmax_and_its_gradient_are_a_kernel_each() {
+    let g = graph("softmax", |s| {
+        let (x, dy) = (s.input(F, &[2, 5, 32]).1, s.input(F, &[2, 5, 32]).1);
+        let y = s.softmax(x);
+        let y = s.b.optimization_barrier(&[y])[0];
+        vec![y, s.softmax_backward(dy, y)]
+    });
+    assert_eq!(counts(&check_values(&g, 2).program), (0, 2, 0, 0, 0, 0));
+}
+
+#[test]
+fn layer_norm_backward_is_a_row_and_a_column_kernel() {
+    let g = graph("layer_norm_backward", |s| {
+        let mut input = |dims: &[i64]| s.input(F, dims).1;
+        let (dy, x, w) = (input(&[4, 6, 16]), input(&[4, 6, 16]), input(&[16]));
+        let (mean, rstd) = (input(&[4, 6, 1]), input(&[4, 6, 1]));
+        s.layer_norm_backward(dy, x, mean, rstd, w).to_vec()
+    });
+    assert_eq!(counts(&check_values(&g, 2).program), (0, 1, 1, 0, 0, 0));
+}
+
+#[test]
+fn adamw_is_a_kernel_per_parameter_in_place() {
+    let mut s = Step::new("adamw");
+    for dims in [&[64, 32][..], &[32], &[7, 3, 2]] {
+        let w = s.weight(dims);
+        let g = s.input(F, dims).1;
+        s.set_grad(w, g);
+    }
+    let g = s.finish_adamw();
+    let c = check_values(&g, 2);
+    // The fourth counts the steps.
+    assert_eq!(counts(&c.program), (4, 0, 0, 0, 0, 0));
+    assert!(c.program.results.iter().all(|r| r.alias.is_some()), "{}", dump::program_text(&c.program));
+    assert_eq!(c.program.slab_bytes, 0);
+    // Small ones run in one fork-join; the steps are read there, so that they are counted after it.
+    assert_eq!(c.program.thunks.len(), 2);
+}
+
+#[test]
+fn mlp_training_step() {
+    let c = check_values(&mlp(2, 4, 8), 2);
+    // Per layer: forward, gradient of the weight, of the input (not for the first): all with epilogues. Kernels: loss,
+    // its division and gradient, bias gradients with their updates, steps.
+    assert_eq!(counts(&c.program), (1, 1, 2, 5, 5, 0), "{}", dump::program_text(&c.program));
+    let aliased = c.program.results.iter().filter(|r| r.alias.is_some()).count();
+    assert_eq!(aliased, c.program.results.len() - 1);
+}
+
+#[test]
+fn gpt_training_step() {
+    let c = check_values(&gpt(Gpt { layers: 2, batch: 2, time: 5, width: 8, heads: 2, vocab: 11 }), 11);
+    // Loops: the update of the embedding; steps (in two parts). The gradients of q, k and v are stored together.
+    // Rows: per layer 2 norms and their gradients; the last norm's; cross entropy in 3.
+    // Columns: per layer 4 biases and 2 norms; the last norm; the position embedding.
+    // Library: per layer 4 forward products, 8 backward, 2 attentions; the head's 3; the embedding's scatter.
+    // Epilogues: per layer 4 forward, gelu's gradient, 4 updates; the head's update.
+    assert_eq!(
+        counts(&c.program),
+        (3, 2 * 4 + 5, 2 * 6 + 2, 2 * 14 + 4, 2 * 9 + 1, 1),
+        "{}",
+        dump::program_text(&c.program)
+    );
+    let aliased = c.program.results.iter().filter(|r| r.alias.is_some()).count();
+    assert_eq!(aliased, c.program.results.len() - 1);
+    assert!(c.memory_analysis().temp_bytes < c.memory_analysis().sum_bytes);
+}
+
+#[test]
+fn equal_kernels_are_stored_once() {
+    let small = |layers| compiled(&gpt(Gpt { layers, batch: 2, time: 4, width: 8, heads: 2, vocab: 11 })).program;
+    assert_eq!(small(2).kernels.len(), small(4).kernels.len());
+}
+
+#[test]
+fn reshapes_between_contractions_and_elementwise_ops_vanish() {
+    let mut b = Builder::new("reshapes");
+    let mut param = |dims: &[i64]| b.parameter(TensorType::new(F, dims), ParamKind::Tensor);
+    let (x, w, bias, w2) = (param(&[6, 8]), param(&[8, 10]), param(&[10]), param(&[10, 3]));
+    let d = b.matmul(x, w);
+    let d = b.reshape(d, [2, 3, 10]);
+    let bias = b.broadcast_to(bias, [2, 3, 10]);
+    let h = b.add(d, bias);
+    let h = b.unary(rsx_compiler::ir::OpKind::Tanh, h);
+    let h = b.reshape(h, [6, 10]);
+    let r = b.matmul(h, w2);
+    let g = b.finish(vec![r]).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(counts(&check_values(&g, 2).program), (0, 0, 0, 2, 1, 0));
+}
