@@ -102,7 +102,7 @@ fn softmax(rows: i64, c: i64) -> Case {
 fn adamw(n: i64) -> Case {
     let mut case = case(&format!("AdamW {n}"), FusionKind::Loop, 28 * n as u64, |b| {
         let (p, g, m, v) = (param(b, &[n]), param(b, &[n]), param(b, &[n]), param(b, &[n]));
-        let mut scalar = |b: &mut Builder| {
+        let scalar = |b: &mut Builder| {
             let s = b.parameter(TensorType::scalar(DType::F64), ParamKind::Scalar);
             let s = b.convert(s, DType::F32);
             b.broadcast_to(s, [n])
@@ -194,7 +194,7 @@ fn thread_time() -> f64 {
 /// Fastest of several runs, seconds, and the compile's milliseconds of processor time.
 fn measure(c: &Case, memory: &MemoryPool) -> (f64, f64) {
     let begin = thread_time();
-    let kernel = Kernel::compile(&c.spec, Target::host()).expect("the kernel compiles");
+    let kernel = Kernel::compile(&c.spec, Target::host(), !c.alias.is_empty()).expect("the kernel compiles");
     let compile = (thread_time() - begin) * 1e3;
     let body = &c.spec.body;
     let mut blocks: Vec<Block> = Vec::new();
@@ -269,6 +269,12 @@ fn main() {
     for c in &cases {
         let is_copy = c.name.starts_with("copy");
         if !is_copy && !c.name.contains(&filter) {
+            continue;
+        }
+        if let Some(directory) = std::env::var_os("RSX_DUMP_TO") {
+            let module = rsx_devices::cpu::kernel::generate(&c.spec, Target::host()).expect("the kernel generates");
+            let path = std::path::Path::new(&directory).join(format!("{}.ll", c.name.replace([' ', '\''], "_")));
+            std::fs::write(path, module.text.replace("KEY", "k")).expect("the dump is written");
             continue;
         }
         let (seconds, compile) = measure(c, &memory);
