@@ -1,10 +1,12 @@
 //! The CPU as a device.
 use super::executable::CpuExecutable;
+use super::jit::set_object_store;
+use super::store::DiskStore;
 use super::target::Target;
 use crate::memory::MemoryPool;
 use crate::{Device, DeviceError, Executable};
 use rsx_compiler::program::Program;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 /// This machine's processor. Cheap to make; devices share code and (by default) memory.
 pub struct CpuDevice {
@@ -13,8 +15,15 @@ pub struct CpuDevice {
 }
 
 impl CpuDevice {
-    /// The processor at its own level (bounded by `RSX_CPU_LEVEL`) with the process's pool.
+    /// The processor at its own level (bounded by `RSX_CPU_LEVEL`) with the process's pool and the user's store of object
+    /// code (see [`DiskStore`]).
     pub fn new() -> CpuDevice {
+        static STORE: Once = Once::new();
+        STORE.call_once(|| {
+            if let Some(store) = DiskStore::from_environment() {
+                set_object_store(Box::new(store));
+            }
+        });
         CpuDevice { pool: MemoryPool::cpu().clone(), target: Target::host() }
     }
 

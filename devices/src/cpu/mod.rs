@@ -11,6 +11,7 @@ pub mod lib;
 mod library;
 pub mod llvm;
 pub mod pool;
+pub mod store;
 pub mod target;
 
 pub use device::CpuDevice;

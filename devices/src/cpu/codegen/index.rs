@@ -1,6 +1,7 @@
 //! Index expressions as code: hoisted scalar sums, and what is left of them across lanes.
 use super::emit::{Emit, Reg, Ty};
-use rsx_compiler::kernel::{Affine, Atom, AtomId};
+use rsx_compiler::ir::OpKind;
+use rsx_compiler::kernel::{Affine, Atom, AtomId, ExprId, ExprOp};
 
 /// A scalar part of an index.
 struct Term {
@@ -130,6 +131,40 @@ impl Emit<'_> {
         let low = s.constant.rem_euclid(span);
         let fits = c % span == 0 && low < s.step && s.terms.iter().all(|t| t.k * t.multiple % span == 0);
         fits.then_some((base, s.step, if low == 0 { span } else { 1 }))
+    }
+
+    /// A truth value that is the same for all lanes, as an `i1` in their scope: bounds that fall between whole vectors
+    /// decide for all lanes at once.
+    pub(super) fn lane_uniform(&mut self, e: ExprId) -> Option<String> {
+        if !self.is_vector(self.needs[e.0 as usize]) {
+            return Some(self.scalar(e));
+        }
+        let expr = self.k.exprs.get(e).clone();
+        match expr.op {
+            ExprOp::InRange { index, lo, hi } => {
+                let s = self.split(&index);
+                let span = s.step * self.w as i64;
+                let whole = |bound: i64| (s.constant - bound).rem_euclid(span) < s.step;
+                let same = s.step == 0
+                    || s.step > 0
+                        && whole(lo)
+                        && whole(hi)
+                        && s.terms.iter().all(|t| (t.k * t.multiple) % span == 0);
+                if !s.vector.is_empty() || !same {
+                    return None;
+                }
+                let x = self.sum(&s);
+                self.at_depth(self.depth(), |me| {
+                    let x = me.def_once(&format!("sub nsw i64 {x}, {lo}"));
+                    Some(me.def_once(&format!("icmp ult i64 {x}, {}", hi - lo)))
+                })
+            }
+            ExprOp::Op(OpKind::And) => {
+                let (a, b) = (self.lane_uniform(expr.args[0])?, self.lane_uniform(expr.args[1])?);
+                Some(self.at_depth(self.depth(), |me| me.def_once(&format!("and i1 {a}, {b}"))))
+            }
+            _ => None,
+        }
     }
 
     /// An atom that is the same for all lanes, in scope `depth`.

@@ -96,15 +96,14 @@ impl Emit<'_> {
         let across = self.index_across(offset);
         let (mut uniform_guard, mut mask) = (None, self.lane.as_ref().and_then(|l| l.mask.clone()));
         if let Some(g) = guard {
-            if self.is_vector(self.needs[g.0 as usize]) {
+            uniform_guard = self.lane_uniform(g);
+            if uniform_guard.is_none() {
                 let g = self.vector(g);
                 let b = Ty { reg: Reg::I1, vec: true };
                 mask = Some(match mask {
                     Some(m) => self.bin("and", b, &m, &g),
                     None => g,
                 });
-            } else {
-                uniform_guard = Some(self.scalar(g));
             }
         }
         let (v, m) = (Ty { reg: memory_reg(dtype), vec: true }, memory_type(dtype));

@@ -139,6 +139,19 @@ impl Emit<'_> {
                 self.convert(from.dtype, dtype, vec, &x)
             }
             ExprOp::Op(OpKind::Power) => self.power(e, vec),
+            ExprOp::Op(OpKind::Select) if vec => {
+                let (a, b) = (self.vector(args[1]), self.vector(args[2]));
+                match self.lane_uniform(args[0]) {
+                    Some(c) => {
+                        let t = self.ty(ty);
+                        self.def(format!("select i1 {c}, {t} {a}, {t} {b}"))
+                    }
+                    None => {
+                        let c = self.vector(args[0]);
+                        self.select(ty, &c, &a, &b)
+                    }
+                }
+            }
             ExprOp::Op(kind) => {
                 let from = self.k.exprs.get(args[0]).dtype;
                 let list: Vec<String> = args.iter().map(|&a| self.arg(a, vec)).collect();
