@@ -102,7 +102,7 @@ fn softmax(rows: i64, c: i64) -> Case {
 fn adamw(n: i64) -> Case {
     let mut case = case(&format!("AdamW {n}"), FusionKind::Loop, 28 * n as u64, |b| {
         let (p, g, m, v) = (param(b, &[n]), param(b, &[n]), param(b, &[n]), param(b, &[n]));
-        let mut scalar = |b: &mut Builder| {
+        let scalar = |b: &mut Builder| {
             let s = b.parameter(TensorType::scalar(DType::F64), ParamKind::Scalar);
             let s = b.convert(s, DType::F32);
             b.broadcast_to(s, [n])

@@ -42,6 +42,14 @@ pub trait Executable: Send + Sync {
     /// may use the results' memory during the run.
     fn run(&self, params: &[Buffer], scalars: &[u64], results: &[Buffer]) -> Result<(), DeviceError>;
 
+    /// Runs and measures every thunk, in order. Arguments and errors as for [`Executable::run`].
+    fn profile(
+        &self,
+        params: &[Buffer],
+        scalars: &[u64],
+        results: &[Buffer],
+    ) -> Result<Vec<ThunkTime>, DeviceError>;
+
     /// What one run does.
     fn cost(&self) -> RunCost;
 
@@ -63,6 +71,17 @@ pub fn execute(
     let results = executable.program().results.iter().map(result).collect::<Result<Vec<_>, _>>()?;
     executable.run(params, scalars, &results)?;
     Ok(results)
+}
+
+/// Time of one thunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThunkTime {
+    /// Kernel or library op.
+    pub name: String,
+    /// The recorded op it came from.
+    pub loc: u32,
+    /// Wall time, nanoseconds.
+    pub ns: u64,
 }
 
 /// Work of one run.

@@ -126,3 +126,36 @@ fn random_graphs() {
     }
     report(failures);
 }
+
+#[path = "../../compiler/tests/models/mod.rs"]
+mod models;
+
+/// Whole training steps.
+#[test]
+fn models_train() {
+    let mut failures = Vec::new();
+    let gpt = models::gpt(models::Gpt { layers: 2, batch: 2, time: 9, width: 24, heads: 3, vocab: 37 });
+    let mlp = models::mlp(3, 5, 20);
+    for (name, graph) in [("gpt", gpt), ("mlp", mlp)] {
+        let mut scalars = [1e-2, 0.9, 0.999, 1e-8, 0.01].into_iter();
+        let mut state = 1u64;
+        let args = graph
+            .params
+            .iter()
+            .map(|p| {
+                let n = p.ty.numel() as usize;
+                let mut next = || {
+                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    (state >> 40) as f64 / (1u64 << 24) as f64
+                };
+                match p.kind {
+                    ParamKind::Scalar => Tensor::from_f64(&p.ty, &[scalars.next().unwrap_or(1.0)]),
+                    _ if p.ty.dtype.is_float() => Tensor::from_f64(&p.ty, &(0..n).map(|_| next()).collect::<Vec<_>>()),
+                    _ => Tensor::from_i64(&p.ty, &(0..n).map(|_| (next() * 30.0) as i64).collect::<Vec<_>>()),
+                }
+            })
+            .collect();
+        check(&Sample { name: name.to_owned(), graph, args }, &targets(), &mut failures);
+    }
+    report(failures);
+}

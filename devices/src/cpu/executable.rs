@@ -9,7 +9,7 @@ use super::library::{self, Array};
 use super::pool;
 use super::target::Target;
 use crate::memory::{Block, MemoryPool};
-use crate::{Buffer, CompileStats, DeviceError, Executable, RunCost, check_arguments};
+use crate::{Buffer, CompileStats, DeviceError, Executable, RunCost, ThunkTime, check_arguments};
 use rsx_compiler::ir::TensorType;
 use rsx_compiler::program::{KernelCall, Place, Program, Thunk, View};
 use smallvec::SmallVec;
@@ -231,12 +231,13 @@ impl CpuExecutable {
         DeviceError::Launch { kernel: self.name(n), loc: self.loc(n), message, clean }
     }
 
-    fn steps(&self, b: &Bases) -> Result<(), DeviceError> {
+    fn steps(&self, b: &Bases, mut times: Option<&mut Vec<ThunkTime>>) -> Result<(), DeviceError> {
         let fault = Fault::default();
         for (n, step) in self.steps.iter().enumerate() {
             if launch_fails() {
                 return Err(self.not_launched(n, "injected fault".into()));
             }
+            let begin = times.is_some().then(Instant::now);
             // Of a group some calls may have run when another could not.
             let before = n < self.first_overwrite || (n == self.first_overwrite && !matches!(step, Step::Group(_)));
             self.step(step, b, &fault).map_err(|e| match e {
@@ -248,12 +249,34 @@ impl CpuExecutable {
                 DeviceError::OutOfMemory(e) if before => self.not_launched(n, e.to_string()),
                 other => other,
             })?;
+            if let (Some(list), Some(begin)) = (&mut times, begin) {
+                let ns = begin.elapsed().as_nanos() as u64;
+                list.push(ThunkTime { name: self.name(n), loc: self.loc(n), ns });
+            }
             if let Some((index, size)) = fault.take() {
                 let (kernel, loc, clean) = (self.name(n), self.loc(n), n < self.first_overwrite);
                 return Err(DeviceError::Index { index, size, kernel, loc, clean });
             }
         }
         Ok(())
+    }
+
+    fn run_all(
+        &self,
+        params: &[Buffer],
+        scalars: &[u64],
+        results: &[Buffer],
+        times: Option<&mut Vec<ThunkTime>>,
+    ) -> Result<(), DeviceError> {
+        check_arguments(&self.program, params, scalars, results)?;
+        let slab = match self.slab() {
+            Err(DeviceError::OutOfMemory(e)) if !self.steps.is_empty() => return Err(self.not_launched(0, e.to_string())),
+            slab => slab?,
+        };
+        let b = Bases { params, results, slab: slab.as_ptr(), constants: self.constants.as_ptr(), scalars };
+        let done = self.steps(&b, times);
+        self.slabs.lock().unwrap_or_else(|e| e.into_inner()).push(slab);
+        done
     }
 }
 
@@ -282,15 +305,18 @@ impl Executable for CpuExecutable {
     }
 
     fn run(&self, params: &[Buffer], scalars: &[u64], results: &[Buffer]) -> Result<(), DeviceError> {
-        check_arguments(&self.program, params, scalars, results)?;
-        let slab = match self.slab() {
-            Err(DeviceError::OutOfMemory(e)) if !self.steps.is_empty() => return Err(self.not_launched(0, e.to_string())),
-            slab => slab?,
-        };
-        let b = Bases { params, results, slab: slab.as_ptr(), constants: self.constants.as_ptr(), scalars };
-        let done = self.steps(&b);
-        self.slabs.lock().unwrap_or_else(|e| e.into_inner()).push(slab);
-        done
+        self.run_all(params, scalars, results, None)
+    }
+
+    fn profile(
+        &self,
+        params: &[Buffer],
+        scalars: &[u64],
+        results: &[Buffer],
+    ) -> Result<Vec<ThunkTime>, DeviceError> {
+        let mut times = Vec::with_capacity(self.steps.len());
+        self.run_all(params, scalars, results, Some(&mut times))?;
+        Ok(times)
     }
 
     fn cost(&self) -> RunCost {
