@@ -44,7 +44,7 @@ test: test-rust test-python
 
 # Without libtorch: everything below ffi/. Nextest where it is installed.
 test-rust: $(STAMPS)/llvm
-	@if command -v cargo-nextest >/dev/null; then cargo nextest run --workspace --exclude rsx-ffi; \
+	@if command -v cargo-nextest >/dev/null; then cargo nextest run --no-fail-fast --workspace --exclude rsx-ffi; \
 	 else cargo test --workspace --exclude rsx-ffi --lib --bins --tests; fi
 	cargo test --workspace --exclude rsx-ffi --doc
 

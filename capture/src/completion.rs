@@ -74,7 +74,7 @@ impl Completion {
     }
 
     /// Waits until `ready` holds: spins shortly, then sleeps.
-    pub(crate) fn wait(&self, ready: &(dyn Fn() -> bool + Sync)) {
+    pub(crate) fn wait(&self, ready: &dyn Fn() -> bool) {
         let start = Instant::now();
         while start.elapsed() < SPIN {
             if ready() {

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 
 /// Runs its argument with locks of the front end released (Python's GIL), so that others can work while it waits.
-pub type BlockingSection = fn(&mut (dyn FnMut() + Send));
+pub type BlockingSection = fn(&mut dyn FnMut());
 
 pub(crate) struct Shared {
     pub(crate) backend: Arc<dyn Backend>,
@@ -116,7 +116,7 @@ impl Shared {
     }
 
     /// Runs `f`, which may wait, with the front end's locks released.
-    pub(crate) fn blocking(&self, f: &mut (dyn FnMut() + Send)) {
+    pub(crate) fn blocking(&self, f: &mut dyn FnMut()) {
         match self.blocking.get() {
             Some(section) => section(f),
             None => f(),

@@ -5,6 +5,7 @@
 //! - `// test: parse_error`: does not parse; the error stands below `// ----` as a comment.
 //! - `// test: verify`: parsed without checks; the verifier's faults stand below `// ----` as comments, one a line.
 //! - `// test: pass=NAME`: one compiler pass applied to every function; the results stand below `// ----`.
+//! - `// test: program`: the thunks, results and memory of every compiled function stand below `// ----` as comments.
 //! - `// test: interpret`: every `// run: @f(ARGUMENTS) == RESULTS` line is evaluated, results are equal to the bit
 //!   (NaN to NaN). With `~=` instead of `==` the results come from an independent witness and are equal within
 //!   [`tolerance`].
@@ -13,7 +14,7 @@
 use libtest_mimic::{Arguments, Failed, Trial};
 use rsx_compiler::interp::{Tensor, Tolerance, eval, mismatch};
 use rsx_compiler::ir::{DType, Graph, Literal};
-use rsx_compiler::{passes, text, verify};
+use rsx_compiler::{CompileOptions, compile, dump, passes, text, verify};
 use std::path::{Path, PathBuf};
 
 const SEPARATOR: &str = "// ----\n";
@@ -97,6 +98,16 @@ fn transform(mode: &str, input: &str) -> Result<String, Failed> {
             let graph = text::parse_unchecked(input).map_err(|e| Failed::from(e.to_string()))?;
             let faults: Vec<String> = verify::verify(&graph).iter().map(|f| f.to_string()).collect();
             Ok(comment(&faults.join("\n")))
+        }
+        "program" => {
+            let mut out = String::new();
+            for graph in module()? {
+                let compiled = compile(graph, &CompileOptions::default()).map_err(|e| e.to_string())?;
+                let program = dump::program_text(&compiled.program);
+                // Kernels have fixtures of their own, as fusions.
+                out += program.split("kernel 0 ").next().unwrap_or_default();
+            }
+            Ok(comment(&out))
         }
         _ => match mode.strip_prefix("pass=") {
             Some(name) => {

@@ -1,6 +1,6 @@
 //! The C entries of `shim/rsx_abi.h`: storages and recording. Cuts, waits and counters are in [`crate::control`].
 
-use crate::core::session;
+use crate::core::{ops, session};
 use crate::error::{Failure, guard, shield};
 use crate::{fork, frames};
 use rsx_capture::CutCause;
@@ -233,7 +233,7 @@ pub unsafe extern "C" fn rsx_take_fresh(fresh: *mut *const Storage) {
 #[unsafe(no_mangle)]
 pub extern "C" fn rsx_sig_insert(words: *const u64, nwords: usize, op: u32, outs: *const OutMeta, nouts: usize, flags: u32) {
     shield((), || {
-        let Some((session, op)) = session().ok().and_then(|s| Some((s, s.op(OpId(op))?))) else { return };
+        let (Ok(session), Some(op)) = (session(), ops().get(OpId(op))) else { return };
         session.recorder().insert(op, slice(words, nwords), slice(outs, nouts), SigFlags { immediate: flags & 1 != 0 });
     });
 }
@@ -261,8 +261,7 @@ pub unsafe extern "C" fn rsx_op_register(
             .zip(slice(ret_list, nrets))
             .map(|(&from, &list)| RetInfo { alias_of: u32::try_from(from).ok(), list })
             .collect();
-        let Ok(session) = session() else { return u32::MAX };
-        let op = session.register_op(text(name, len), slice(written, nargs), &rets);
+        let op = ops().register(text(name, len), slice(written, nargs), &rets);
         // SAFETY: the caller's promise.
         unsafe { *hash = op.hash };
         op.id.0

@@ -3,9 +3,17 @@
 use crate::error::Failure;
 use crate::{eager, fork, gil};
 use rsx_capture::{DeviceBackend, Options, Session};
+use rsx_lazy::OpTable;
 use std::sync::{Arc, OnceLock};
 
 static SESSION: OnceLock<Result<Session, Failure>> = OnceLock::new();
+
+/// The registered ops. Apart from the session, so that importing the package starts no threads and a child forked after
+/// the import alone can use the device.
+pub(crate) fn ops() -> &'static OpTable {
+    static OPS: OnceLock<OpTable> = OnceLock::new();
+    OPS.get_or_init(OpTable::default)
+}
 
 /// The session. Errors if its options are wrong or its threads cannot be started, every time.
 pub(crate) fn session() -> Result<&'static Session, Failure> {

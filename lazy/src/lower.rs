@@ -46,63 +46,104 @@ pub struct LowerError {
 type Res<T> = Result<T, Unsupported>;
 
 /// Lowers a trace. `live[i]`: storage i can be read from outside afterwards.
+///
+/// A row that breaks a type rule (a bug of the table) costs that node its lowering, not the user his program: the
+/// trace is lowered again with the node as a call node.
 pub fn lower(trace: &Trace, live: &[bool]) -> Result<Vec<Piece>, LowerError> {
-    let last_use = last_uses(trace, live);
+    let plan = Plan::new(trace, live);
+    let mut broken: AHashMap<usize, Unsupported> = AHashMap::default();
+    loop {
+        let (node, error) = match lower_with(trace, &plan, &broken) {
+            Ok(pieces) => return Ok(pieces),
+            Err(Failure::Node(n, e)) if !broken.contains_key(&n) => (n, e),
+            Err(Failure::Node(n, e)) => return Err(LowerError { op: trace.nodes[n].sig.op.name.clone(), error: e }),
+            Err(Failure::Segment(e)) => return Err(LowerError { op: "the segment".into(), error: e }),
+        };
+        let op = trace.nodes[node].sig.op.name.clone();
+        tracing::error!(target: "rsx::lower", op, %error, "a lowering is broken; the op runs eagerly");
+        broken.insert(node, Unsupported::Broken { op, error: error.to_string() });
+    }
+}
+
+/// Where a type rule was violated.
+enum Failure {
+    Node(usize, TypeError),
+    Segment(TypeError),
+}
+
+fn lower_with(trace: &Trace, plan: &Plan, broken: &AHashMap<usize, Unsupported>) -> Result<Vec<Piece>, Failure> {
     let mut pieces = Vec::new();
     let mut state = PieceState::default();
     let mut g = Ctx::new(Builder::new("segment"));
-    for (n, node) in trace.nodes.iter().enumerate() {
-        if !node_needed(trace, n, &last_use) {
-            continue;
-        }
+    for n in (0..trace.nodes.len()).filter(|&n| plan.needed[n]) {
         g.borrow_mut().loc = n as u32;
-        match lower_node(trace, n, &g, &mut state) {
-            Ok(()) => {
-                if let Some(error) = g.borrow().error() {
-                    return Err(LowerError { op: node.sig.op.name.clone(), error: error.clone() });
-                }
-            }
-            Err(why) => {
-                let (old, done) = (g.take(), std::mem::take(&mut state));
-                g = Ctx::new(Builder::new("segment"));
-                pieces.extend(close(trace, old, done, n, &last_use)?);
-                pieces.push(Piece::Call { node: n, why });
-            }
+        let lowered = match broken.get(&n) {
+            Some(why) => Err(why.clone()),
+            None => lower_node(trace, n, &g, &mut state),
+        };
+        if let Some(error) = g.borrow().error() {
+            return Err(Failure::Node(n, error.clone()));
+        }
+        if let Err(why) = lowered {
+            let (old, done) = (g.take(), std::mem::take(&mut state));
+            pieces.extend(close(old, done, n, plan).map_err(Failure::Segment)?);
+            pieces.push(Piece::Call { node: n, why });
         }
     }
-    pieces.extend(close(trace, g.into_inner(), state, usize::MAX, &last_use)?);
+    pieces.extend(close(g.into_inner(), state, usize::MAX, plan).map_err(Failure::Segment)?);
     Ok(pieces)
 }
 
-/// For each storage, the last node that uses it, or `usize::MAX` if it is live at the end.
-fn last_uses(trace: &Trace, live: &[bool]) -> Vec<usize> {
-    let mut last: Vec<usize> = live.iter().map(|&l| if l { usize::MAX } else { 0 }).collect();
-    for (n, node) in trace.nodes.iter().enumerate() {
-        for &i in trace.inputs(node) {
-            if last[i as usize] != usize::MAX {
-                last[i as usize] = n;
-            }
-        }
-    }
-    last
+/// What has to be computed.
+struct Plan {
+    /// Nodes whose results somebody uses.
+    needed: Vec<bool>,
+    /// For each storage, the last needed node that uses it, or `usize::MAX` if it is live at the end.
+    last_use: Vec<usize>,
 }
 
-/// A node matters if something it writes is used later or is live. (Finer dead-code removal is the graph's.)
-fn node_needed(trace: &Trace, n: usize, last_use: &[usize]) -> bool {
-    let node = &trace.nodes[n];
-    let used_later = |i: &u32| last_use[*i as usize] > n;
-    trace.outputs(node).iter().any(used_later) || node.sig.op.writes().next().is_some()
+impl Plan {
+    fn new(trace: &Trace, live: &[bool]) -> Plan {
+        let mut wanted = live.to_vec();
+        let mut needed = vec![false; trace.nodes.len()];
+        let mut last_use: Vec<usize> = live.iter().map(|&l| if l { usize::MAX } else { 0 }).collect();
+        for (n, node) in trace.nodes.iter().enumerate().rev() {
+            let written = sig_writes(trace, node);
+            let idle = trace.outputs(node).is_empty() && written.is_empty();
+            needed[n] = idle || trace.outputs(node).iter().chain(&written).any(|&i| wanted[i as usize]);
+            if !needed[n] {
+                continue;
+            }
+            for &i in trace.inputs(node) {
+                wanted[i as usize] = true;
+                let last = &mut last_use[i as usize];
+                *last = (*last).max(n);
+            }
+        }
+        Plan { needed, last_use }
+    }
+}
+
+/// Trace storages of the arguments that a node may write.
+fn sig_writes(trace: &Trace, node: &crate::Node) -> Vec<u32> {
+    let record = trace.inputs(node);
+    let mut written = Vec::new();
+    match node.sig.args() {
+        Ok(args) => {
+            for a in node.sig.op.writes().filter_map(|i| args.get(i)) {
+                a.tensors(&mut |t| written.push(record[t.storage as usize]));
+            }
+        }
+        // An unreadable record becomes a call node: it may write anything.
+        Err(_) => written.extend_from_slice(record),
+    }
+    written
 }
 
 /// Ends a piece before node `n` (or at the end): its results are the storages it wrote that somebody still needs.
-fn close(
-    trace: &Trace,
-    mut b: Builder,
-    state: PieceState,
-    n: usize,
-    last_use: &[usize],
-) -> Result<Option<Piece>, LowerError> {
-    let needed = |i: &u32| last_use[*i as usize] >= n.min(usize::MAX - 1) || last_use[*i as usize] == usize::MAX;
+fn close(mut b: Builder, state: PieceState, n: usize, plan: &Plan) -> Result<Option<Piece>, TypeError> {
+    // Live storages count as used by node usize::MAX, which no piece ends before.
+    let needed = |&i: &u32| plan.last_use[i as usize] >= n;
     let outputs: Vec<u32> = state.written.iter().copied().filter(needed).collect();
     if outputs.is_empty() {
         return Ok(None);
@@ -123,10 +164,7 @@ fn close(
             b.donate(param, r as u32);
         }
     }
-    let graph = b.finish(results).map_err(|error| LowerError {
-        op: trace.nodes.get(n).map_or_else(|| "the segment".into(), |node| node.sig.op.name.clone()),
-        error,
-    })?;
+    let graph = b.finish(results)?;
     Ok(Some(Piece::Graph(GraphPiece { graph, inputs: state.inputs, scalars: state.scalars, outputs })))
 }
 

@@ -89,4 +89,6 @@ def test_steady_state(name):
     assert last["fallbacks"] == first["fallbacks"], last["fallbacks"]
     assert last["calls"] == first["calls"], last["calls"]
     assert delta["segments"] <= PROGRAMS[name] * steps, delta
-    assert delta["system_allocations"] == 0, delta
+    # A loop that keeps every step's loss keeps a tensor more each step: that much memory has to come from somewhere.
+    kept = steps if name in ("mark_step_loop", "drop_in") else 0
+    assert delta["system_allocations"] <= kept, delta

@@ -95,16 +95,6 @@ ENDINGS = {
             net(torch.ones(4, 32, device="rsx")).sum().backward()
             opt.step()
     """,
-    "in another thread's backward": """
-        import threading
-        net = torch.nn.Linear(64, 64).to("rsx")
-        def work():
-            while True:
-                net(torch.ones(8, 64, device="rsx")).sum().backward()
-        threading.Thread(target=work, daemon=True).start()
-        import time
-        time.sleep(0.2)
-    """,
     "by sys.exit": """
         import sys
         x = torch.ones(3, device="rsx") + 1

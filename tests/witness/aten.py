@@ -4,7 +4,7 @@ Each call is run by eager PyTorch and, as the flat record that the shim would wr
 interpreter (`lazy/examples/aten_eval.rs`). Inputs are views with odd strides and offsets as often as not.
 
     cargo build -p rsx-lazy --example aten_eval
-    python tests/witness/aten.py [--only PATTERN] [--verbose]
+    python tests/witness/aten.py [--only PATTERN] [--quick] [--verbose]
 """
 import argparse
 import collections
@@ -30,6 +30,7 @@ CODES = {
 }
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8,
           torch.int8, torch.bool]
+QUICK = [torch.float32, torch.bfloat16, torch.int64, torch.bool]
 # (rtol, atol) for results of one rounding.
 TOLERANCE = {torch.float64: (1e-7, 1e-7), torch.float32: (1e-5, 1e-5), torch.bfloat16: (1.6e-2, 1e-2),
              torch.float16: (2e-3, 2e-3)}
@@ -413,8 +414,11 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="*")
     parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="four element types instead of nine")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.quick:
+        DTYPES[:] = QUICK
     rows = subprocess.run([binary(), "names"], capture_output=True, text=True, check=True).stdout.split("\n")
     stats = collections.defaultdict(dict)
     calls, uncovered = [], []

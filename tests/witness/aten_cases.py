@@ -888,11 +888,6 @@ def below(n, lo, hi):
     return torch.tensor([lo + (h << 32 | l) % (hi - lo) for h, l in zip(philox(n, 0), philox(n, 1))])
 
 
-def fresh(f):
-    """The functional form of an in-place reference."""
-    return lambda x, *args: f(x.clone(), *args)
-
-
 def ref_uniform(x, lo=0.0, hi=1.0, generator=None):
     return x.copy_(unit(x) * (hi - lo) + lo)
 
@@ -902,7 +897,7 @@ def ref_normal(x, mean=0.0, std=1.0, generator=None):
 
 
 def ref_bernoulli(x, p=0.5, generator=None):
-    u = torch.tensor([(w >> 8) / 2**24 for w in philox(x.numel(), 0)], dtype=f64).reshape(x.shape)
+    u = unit(torch.empty(x.shape, dtype=f64 if isinstance(p, torch.Tensor) and p.dtype == f64 else f32)).double()
     return x.copy_((u < (p.double() if isinstance(p, torch.Tensor) else p)).to(x.dtype))
 
 
@@ -915,7 +910,7 @@ def ref_dropout(x, p, train):
 def ref_random(x, *bounds):
     bounds = [b for b in bounds if isinstance(b, int)]
     if not bounds:
-        bounds = [{torch.bool: 2, u8: 256, torch.int8: 128, i32: 2**31, i64: 2**63, f16: 2049, bf16: 257, f32: 2**24 + 1,
+        bounds = [{torch.bool: 2, u8: 256, torch.int8: 128, i32: 2**31, i64: 2**63 - 1, f16: 2049, bf16: 257, f32: 2**24 + 1,
                    f64: 2**53 + 1}[x.dtype]]
     lo, hi = (0, bounds[0]) if len(bounds) == 1 else bounds
     return x.copy_(below(x.numel(), lo, hi).reshape(x.shape).to(x.dtype))
@@ -925,81 +920,22 @@ def ref_exponential(x, rate=1.0, generator=None):
     return x.copy_(-(1 - unit(x)).log() / rate)
 
 
-def ref_randperm(n, *_):
-    keys = [h << 32 | l for h, l in zip(philox(n, 0), philox(n, 1))]
-    return torch.tensor(sorted(range(n), key=lambda i: keys[i]))
-
-
-def ref_multinomial(p, n, replacement=False, generator=None):
-    race = p / -(1 - unit(p)).log()
-    return race.topk(n, -1)[1]
-
-
 add("uniform_", case(T(3, 4), -1.0, 2.0, only=FLOATS))
 add("normal_", case(T(3, 4), 1.0, 2.0, only=FLOATS))
 add("bernoulli", case(T(3, 4, lo=0, hi=1), only=FLOATS))
-add("bernoulli.p", case(T(3, 4), 0.3))
 add("bernoulli_.float", case(T(3, 4), 0.3))
-add("bernoulli_.Tensor", case(T(3, 4), T(3, 4, lo=0, hi=1, dtype=f32)))
+add("bernoulli_.Tensor", case(T(3, 4), T(3, 4, lo=0, hi=1, dtype=f32)), case(T(3, 4), T(3, 4, lo=0, hi=1, dtype=f64)))
 add("native_dropout", case(T(3, 4), 0.3, True, only=FLOATS), case(T(3, 4), 0.3, None, only=FLOATS), case(T(3, 4), 0.3, False, only=FLOATS))
 add("native_dropout_backward", case(T(3, 4), T(3, 4, dtype=b8), 1.5))
 add("random_", case(T(3, 4), only=INTS + FLOATS))
 add("random_.from", case(T(3, 4), -4, 40))
 add("random_.to", case(T(3, 4), 50))
 add("exponential_", case(T(3, 4), 1.5, only=FLOATS))
-add("randperm", case(9))
-add("multinomial", case(T(3, 6, lo=0.1, hi=1), 1, only=WIDE), case(T(6, lo=0.1, hi=1), 3, only=WIDE))
 
-def ref_geometric(x, p, generator=None):
-    u = unit(torch.empty(x.shape, dtype=f64))
-    return x.copy_(((1 - u).log() / math.log(1 - p)).ceil().clamp(min=1))
-
-
-def ref_cauchy(x, median=0.0, sigma=1.0, generator=None):
-    return x.copy_(median + sigma * (math.pi * (unit(x) - 0.5)).tan())
-
-
-def ref_log_normal(x, mean=1.0, std=2.0, generator=None):
-    return x.copy_((gauss(x) * std + mean).exp())
-
-
-def ref_randint(*args):
-    """Bounds, then sizes."""
-    at = next(i for i, a in enumerate(args) if isinstance(a, list))
-    bounds = [a for a in args[:at] if isinstance(a, int)]
-    return ref_random(torch.empty(args[at], dtype=i64), *bounds)
-
-
-def ref_randint_like(x, *args):
-    bounds = [int(a) for a in args if isinstance(a, (int, torch.Tensor))]
-    return ref_random(x.clone(), *bounds)
-
-
-def ref_normal_of(mean, std=1.0, generator=None):
-    shape = mean.shape if isinstance(mean, torch.Tensor) else std.shape
-    return (gauss(torch.empty(shape, dtype=f32)) * std + mean).to(f32)
-
-
-add("geometric_", case(T(3, 4), 0.3))
-add("geometric", case(T(3, 4), 0.3))
-add("cauchy_ cauchy", case(T(3, 4), 0.5, 2.0, only=WIDE))
-add("log_normal_ log_normal", case(T(3, 4), 0.5, 0.3, only=FLOATS))
-add("uniform", case(T(3, 4), -1.0, 2.0, only=FLOATS))
-ONCE = (f32,)
-add("randint", case(40, [3, 4], only=ONCE))
-add("randint.low", case(-4, 40, [3, 4], only=ONCE))
-add("randint_like", case(T(3, 4), 40))
-add("randint_like.Tensor", case(T(3, 4), V(40, dtype=i64, floats_only=False)))
-add("randint_like.low_dtype", case(T(3, 4), -4, 40))
-add("rand randn", case([3, 4], only=ONCE))
-add("rand_like randn_like", case(T(3, 4), only=FLOATS))
-add("normal.Tensor_Tensor", case(T(3, 4), T(3, 4, lo=0, hi=2), only=ONCE))
-add("normal.Tensor_float", case(T(3, 4), 1.5, only=ONCE))
-add("normal.float_Tensor", case(1.5, T(3, 4, lo=0, hi=2), only=ONCE))
-add("normal.out", case(T(3, 4), 1.0, 2.0, only=FLOATS))
 add("rrelu_with_noise_functional", case(T(3, 4), T(3, 4), 0.1, 0.3, False, only=WIDE))
 add("_masked_scale", case(T(3, 4), T(3, 4, dtype=b8), 1.5, only=FLOATS))
 
+ONCE = (f32,)
 # Overloads whose eager kernel exists on accelerators only: the same reference.
 add("mm.dtype", case(T(3, 4), T(4, 5), f32, only=(bf16, f16)))
 add("bmm.dtype", case(T(2, 3, 4), T(2, 4, 5), f32, only=(bf16, f16)))
@@ -1040,9 +976,7 @@ def fold_case(shape, *args):
 
 add("col2im", *[fold_case(*u) for u in UNFOLD])
 
-RANDOM = {"geometric", "cauchy", "log_normal", "randint", "randint_like", "rand", "randn", "rand_like", "randn_like",
-          "uniform", "normal", "normal_functional", "bernoulli", "native_dropout", "random", "exponential", "randperm", "multinomial",
-          "rrelu_with_noise"}
+RANDOM = {"uniform", "normal", "bernoulli", "native_dropout", "random", "exponential"}
 # What stands in for eager where there is no CPU kernel, or where the generator is ours. By packet.
 REFERENCE = {
     "_thnn_fused_lstm_cell": lstm_cell, "_thnn_fused_lstm_cell_backward_impl": lstm_cell_backward,
@@ -1050,14 +984,7 @@ REFERENCE = {
     "_scaled_dot_product_fused_attention_overrideable": attention,
     "_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
     "_fused_rms_norm_backward": rms_backward,
-    "uniform": fresh(ref_uniform), "normal_functional": fresh(ref_normal), "random": fresh(ref_random),
-    "exponential": fresh(ref_exponential), "bernoulli": lambda x, p=None, *_: ref_bernoulli(x.clone(), x if p is None or isinstance(p, torch.Generator) else p),
-    "geometric_": ref_geometric, "geometric": fresh(ref_geometric), "cauchy_": ref_cauchy, "cauchy": fresh(ref_cauchy),
-    "log_normal_": ref_log_normal, "log_normal": fresh(ref_log_normal), "randint": ref_randint,
-    "randint_like": ref_randint_like, "rand": lambda size, *_: unit(torch.empty(size)),
-    "randn": lambda size, *_: gauss(torch.empty(size)), "rand_like": lambda x, *_: ref_uniform(x.clone()),
-    "randn_like": lambda x, *_: ref_normal(x.clone()),
-    "normal": lambda a, b=1.0, *r: ref_normal_of(a, b),
+    "bernoulli": lambda x, *_: ref_bernoulli(x.clone(), x),
     "mm.dtype": lambda x, y, d: x.to(d) @ y.to(d), "bmm.dtype": lambda x, y, d: x.to(d) @ y.to(d),
     "addmm.dtype": lambda c, x, y, d, beta=1, alpha=1: beta * c.to(d) + alpha * (x.to(d) @ y.to(d)),
     "baddbmm.dtype": lambda c, x, y, d, beta=1, alpha=1: beta * c.to(d) + alpha * (x.to(d) @ y.to(d)),
@@ -1067,7 +994,7 @@ REFERENCE = {
     "_lazy_clone": lambda x: x.clone(), "lift": lambda x: x.clone(), "_copy_from": lambda x, y, *_: x.clone(),
     "_masked_scale": lambda x, m, f: x * m.to(x.dtype) * f,
     "uniform_": ref_uniform, "normal_": ref_normal, "bernoulli_": ref_bernoulli, "native_dropout": ref_dropout,
-    "random_": ref_random, "exponential_": ref_exponential, "randperm": ref_randperm, "multinomial": ref_multinomial,
+    "random_": ref_random, "exponential_": ref_exponential,
 }
 
 

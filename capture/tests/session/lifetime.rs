@@ -90,7 +90,7 @@ fn a_cut_waits_when_too_much_is_in_flight() {
 fn waits_release_the_front_ends_locks() {
     static HELD: AtomicBool = AtomicBool::new(true);
     static RELEASED: AtomicUsize = AtomicUsize::new(0);
-    fn section(f: &mut (dyn FnMut() + Send)) {
+    fn section(f: &mut dyn FnMut()) {
         HELD.store(false, SeqCst);
         RELEASED.fetch_add(1, SeqCst);
         f();

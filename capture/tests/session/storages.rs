@@ -35,6 +35,8 @@ fn waits_and_cuts_carry_cause_and_frame() {
     std::thread::scope(|s| {
         s.spawn(|| {
             w.engine.door.wait_for_arrivals(1);
+            // The executor has begun; the waiting thread still has to notice that it must wait.
+            std::thread::sleep(std::time::Duration::from_millis(200));
             w.engine.door.open();
         });
         w.session.wait_for(&y.storage, CutCause::Print, frame).unwrap();

@@ -47,7 +47,8 @@ fn tiers_agree() {
             assert_eq!((m.segments, m.records), (8, 32));
             match tier {
                 Tier::Eager => assert_eq!((m.eager_runs, m.eager_ops, m.compiles), (8, 32, 0)),
-                Tier::Auto => assert!(m.eager_runs >= 2 && m.compiles <= 1),
+                // The second run is compiled already if the compile is quicker than the executor.
+                Tier::Auto => assert!(m.eager_runs >= 1 && m.compiles <= 1),
                 Tier::Compiled => {
                     assert_eq!((m.eager_runs, m.eager_ops, m.compiles), (0, 0, 1));
                     assert_eq!((m.cache_hits, m.kernels), (7, 8));

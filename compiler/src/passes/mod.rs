@@ -15,6 +15,7 @@ pub(crate) mod simplify;
 
 use crate::compile::{CompileError, CompileOptions};
 use crate::dump::Dump;
+use crate::fusion;
 use crate::ir::{Graph, TypeError};
 use crate::verify;
 use std::time::Instant;
@@ -75,8 +76,13 @@ fn by_name(name: &str) -> Option<&'static Pass> {
     PASSES.iter().find(|p| p.name == name)
 }
 
-/// Runs one pass by name: for fixtures.
+/// Runs one pass (or `fusion`, with its defaults) by name: for fixtures.
 pub fn run_named(name: &str, graph: &Graph) -> Result<Graph, CompileError> {
+    if name == "fusion" {
+        let options = CompileOptions::default();
+        return fusion::run(graph, &options.model, &options.limits, &mut Vec::new())
+            .map_err(|error| CompileError::Pass { pass: "fusion", error });
+    }
     let pass = by_name(name).ok_or_else(|| CompileError::UnknownPass(name.to_owned()))?;
     (pass.run)(graph).map_err(|e| CompileError::Pass { pass: pass.name, error: e })
 }

@@ -1,7 +1,8 @@
 //! Programs on the CPU: thunks in order over one buffer plan.
 //!
 //! Order is the only synchronisation: each thunk uses all cores through the pool and is finished when the next begins.
-//! The slab stays with the program between runs, so that the steady state allocates nothing.
+//! The slab comes from the pool at each run: the steady state finds the same block there, and programs that alternate
+//! share it.
 use super::extern_math::Fault;
 use super::fault::launch_fails;
 use super::kernel::Kernel;
@@ -30,8 +31,6 @@ pub(super) struct CpuExecutable {
     first_overwrite: usize,
     pool: MemoryPool,
     constants: Block,
-    /// Slabs not in use; more than one only if the program ran on several threads at once.
-    slabs: Mutex<Vec<Block>>,
     cost: RunCost,
     stats: CompileStats,
 }
@@ -168,15 +167,7 @@ impl CpuExecutable {
         tracing::debug!(program = %program.name, ?stats, "compiled");
         let first_overwrite =
             program.thunks.iter().position(|t| overwrites(t, &program)).unwrap_or(program.thunks.len());
-        Ok(CpuExecutable { program, kernels, steps, first_overwrite, pool, constants, slabs: Mutex::default(), cost, stats })
-    }
-
-    fn slab(&self) -> Result<Block, DeviceError> {
-        let kept = self.slabs.lock().unwrap_or_else(|e| e.into_inner()).pop();
-        match kept {
-            Some(s) => Ok(s),
-            None => Ok(self.pool.alloc(self.program.slab_bytes as usize)?),
-        }
+        Ok(CpuExecutable { program, kernels, steps, first_overwrite, pool, constants, cost, stats })
     }
 
     fn kernel(&self, call: &Call, b: &Bases, fault: &Fault) -> Result<(), DeviceError> {
@@ -269,14 +260,12 @@ impl CpuExecutable {
         times: Option<&mut Vec<ThunkTime>>,
     ) -> Result<(), DeviceError> {
         check_arguments(&self.program, params, scalars, results)?;
-        let slab = match self.slab() {
-            Err(DeviceError::OutOfMemory(e)) if !self.steps.is_empty() => return Err(self.not_launched(0, e.to_string())),
+        let slab = match self.pool.alloc(self.program.slab_bytes as usize) {
+            Err(e) if !self.steps.is_empty() => return Err(self.not_launched(0, e.to_string())),
             slab => slab?,
         };
         let b = Bases { params, results, slab: slab.as_ptr(), constants: self.constants.as_ptr(), scalars };
-        let done = self.steps(&b, times);
-        self.slabs.lock().unwrap_or_else(|e| e.into_inner()).push(slab);
-        done
+        self.steps(&b, times)
     }
 }
 

@@ -235,10 +235,7 @@ fn rrelu(cx: &mut Cx, functional: bool) -> Lowered {
         let noise = if functional { cx.x(1)?.v } else { KEEP };
         return Ok(vec![x.when(x.gt(0.0), x * slope).v, noise]);
     }
-    let (lower, upper) = (cx.x_as(2, x.dtype())?, cx.x_as(3, x.dtype())?);
-    let r = super::rng::uniform(cx, &x.dims(), x.dtype())? * (upper - lower) + lower;
-    let negative = x.le(0.0);
-    Ok(vec![(x * r).when(negative, x).v, r.when(negative, 1.0).v])
+    cx.decline("random slopes are drawn by a host generator")
 }
 
 fn rrelu_backward(cx: &mut Cx) -> Lowered {

@@ -63,6 +63,9 @@ pub enum Unsupported {
     NoRow(String),
     #[error("{op}: {reason}")]
     Declined { op: String, reason: String },
+    /// The row violates a type rule: a bug of the table.
+    #[error("{op}: broken lowering: {error}")]
+    Broken { op: String, error: String },
 }
 
 /// What a row gives: one value per result of the schema (lists spread out), then one per written argument; [`KEEP`]

@@ -1,8 +1,12 @@
 //! Random ops: draws of [`crate::philox`] as IR. Element i (in row-major order) of a random op uses the block of
 //! counter `offset + i`.
+//!
+//! Only ops that the eager engine draws in the same way have a row: numbers must not depend on the tier. The others
+//! (`multinomial`, `randperm`, `geometric_`, ..) are call nodes with a host generator.
 use super::expr::Ex;
 use super::{Lowered, Row, one};
 use crate::Cx;
+use crate::words::Arg;
 use rsx_compiler::ir::{DType, Dims, OpKind};
 
 type Res<T> = Result<T, super::Unsupported>;
@@ -59,52 +63,37 @@ fn two<'a>(cx: &mut Cx<'a>, at: usize, d: DType, defaults: [f64; 2]) -> Res<(Ex<
 
 fn uniform_(cx: &mut Cx) -> Lowered {
     let (dims, d) = shape(cx)?;
-    let (from, to) = two(cx, 1, d, [0.0, 1.0])?;
-    one(uniform(cx, &dims, d)? * (to - from) + from)
+    let (from, to) = two(cx, 1, DType::F64, [0.0, 1.0])?;
+    one(uniform(cx, &dims, d)? * (to - from).to(d) + from.to(d))
 }
 
-/// Mean and standard deviation (numbers or tensors) in arguments `at` and `at + 1`.
-fn normal_(cx: &mut Cx, at: usize) -> Lowered {
+fn normal_(cx: &mut Cx) -> Lowered {
     let (dims, d) = shape(cx)?;
-    let (mean, std) = two(cx, at, d, [0.0, 1.0])?;
+    let (mean, std) = two(cx, 1, d, [0.0, 1.0])?;
     one(normal(cx, &dims, d)? * std + mean)
 }
 
-fn log_normal_(cx: &mut Cx) -> Lowered {
-    let (dims, d) = shape(cx)?;
-    let (mean, std) = two(cx, 1, d, [1.0, 2.0])?;
-    one((normal(cx, &dims, d)? * std + mean).exp())
+/// Draws that hold with probability `p`: a uniform below it. For numbers the uniform has 24 bits (`philox::bernoulli`),
+/// for tensors as many as their type's draws.
+fn bernoulli<'a>(cx: &mut Cx<'a>, p: Ex<'a>, dims: &[i64], drawn: DType) -> Res<Ex<'a>> {
+    Ok(uniform(cx, dims, drawn)?.to(DType::F64).lt(p.to(DType::F64)))
 }
 
-/// Draws that hold with probability argument `p` (or tensor `p`): a 24-bit uniform below it, compared in f64.
-fn bernoulli<'a>(cx: &mut Cx<'a>, p: Ex<'a>, dims: &[i64]) -> Res<Ex<'a>> {
-    Ok(unit_f32(word(cx, dims, 0)?).to(DType::F64).lt(p.to(DType::F64)))
-}
-
+/// Probabilities in argument `p`.
 fn bernoulli_(cx: &mut Cx, p: usize) -> Lowered {
     let (dims, _) = shape(cx)?;
+    let drawn = match cx.arg(p) {
+        Arg::Tensor(_) | Arg::CpuScalar { .. } => cx.x(p)?.dtype().opmath(),
+        _ => DType::F32,
+    };
     let p = cx.num_or(p, DType::F64, 0.5)?;
-    one(bernoulli(cx, p, &dims)?)
+    one(bernoulli(cx, p, &dims, drawn)?)
 }
 
 fn exponential_(cx: &mut Cx) -> Lowered {
     let (dims, d) = shape(cx)?;
     let lambda = cx.num_or(1, d, 1.0)?;
     one(-(1.0 - uniform(cx, &dims, d)?).log() / lambda)
-}
-
-fn geometric_(cx: &mut Cx) -> Lowered {
-    let (dims, _) = shape(cx)?;
-    let p = cx.x_as(1, DType::F64)?;
-    let u = uniform(cx, &dims, DType::F64)?;
-    one(((1.0 - u).log() / (1.0 - p).log()).ceil().max(1.0))
-}
-
-fn cauchy_(cx: &mut Cx) -> Lowered {
-    let (dims, d) = shape(cx)?;
-    let (median, sigma) = two(cx, 1, d, [0.0, 1.0])?;
-    let u = uniform(cx, &dims, d)?;
-    one(median + sigma * ((u - 0.5) * std::f64::consts::PI).un(OpKind::Tan))
 }
 
 /// `from` plus a 64-bit number modulo `range` (both 0-d; `philox::below`).
@@ -122,11 +111,8 @@ fn random_all(cx: &mut Cx) -> Lowered {
         DType::U8 => 1 << 8,
         DType::I8 => 1 << 7,
         DType::I16 => 1 << 15,
-        DType::U16 => 1 << 16,
         DType::I32 => 1 << 31,
-        DType::U32 => 1 << 32,
-        // 2^63 as its bits; 64-bit unsigned draws stay below it too.
-        DType::I64 | DType::U64 => i64::MIN,
+        DType::I64 | DType::U16 | DType::U32 | DType::U64 => i64::MAX,
         DType::F16 => (1 << 11) + 1,
         DType::BF16 => (1 << 8) + 1,
         DType::F32 => (1 << 24) + 1,
@@ -155,7 +141,7 @@ fn native_dropout(cx: &mut Cx) -> Lowered {
         return Ok(vec![x.v, x.int(DType::Bool, 1).v]);
     }
     let keep = 1.0 - cx.x_as(1, DType::F64)?;
-    let mask = bernoulli(cx, keep, &x.dims())?;
+    let mask = bernoulli(cx, keep, &x.dims(), DType::F32)?;
     let scale = keep.lit(0.0).when(keep.eq(0.0), 1.0 / keep).to(x.dtype());
     Ok(vec![(x * mask.to(x.dtype()) * scale).v, mask.v])
 }
@@ -167,68 +153,15 @@ fn native_dropout_backward(cx: &mut Cx) -> Lowered {
     one(dy * mask * scale)
 }
 
-/// A random permutation: the order of 64-bit keys.
-fn randperm(cx: &mut Cx) -> Lowered {
-    let (dims, _) = shape(cx)?;
-    let keys = wide(cx, &dims, 0, 1)?;
-    let mut places = keys.v;
-    let sorted = keys.with(|b| {
-        let (v, i) = b.sort(keys.v, 0, false);
-        places = i;
-        v
-    });
-    one(Ex::new(sorted.ctx(), places))
-}
-
-/// One draw per row (or several without replacement): exponential races, as in eager. Argument 1 is their number.
-fn multinomial(cx: &mut Cx) -> Lowered {
-    let p = cx.math(0)?;
-    let n = cx.int(1)?;
-    if n > 1 && cx.bool(2)? {
-        return cx.decline("several draws with replacement");
-    }
-    let race = p / -(1.0 - uniform(cx, &p.dims(), p.dtype())?).log();
-    // A draw of exactly 0 with probability 0 is 0 / 0: it must lose.
-    let race = race.lit(-1.0).when(p.eq(0.0), race);
-    let mut places = race.v;
-    race.with(|b| {
-        let (v, i) = b.top_k(race.v, n, true);
-        places = i;
-        v
-    });
-    one(Ex::new(race.ctx(), places))
-}
-
 pub(super) static ROWS: &[Row] = rows![
-    "uniform_" "uniform" "uniform.out" => uniform_;
-    "normal_" "normal_functional" "normal.out" => |cx| normal_(cx, 1);
-    "normal.Tensor_Tensor" "normal.Tensor_float" "normal.float_Tensor" "normal.Tensor_Tensor_out"
-        "normal.Tensor_float_out" "normal.float_Tensor_out" => |cx| normal_(cx, 0);
-    "log_normal_" "log_normal" => log_normal_;
-    "bernoulli" "bernoulli.out" => |cx| bernoulli_(cx, 0);
-    "bernoulli.p" "bernoulli.Tensor" "bernoulli_.float" "bernoulli_.Tensor" "bernoulli.float_out"
-        "bernoulli.Tensor_out" => |cx| bernoulli_(cx, 1);
-    "exponential_" "exponential" => exponential_;
-    "geometric_" "geometric" => geometric_;
-    "cauchy_" "cauchy" => cauchy_;
-    "random_" "random" => random_all;
-    "random_.from" "random.from" => |cx| random_between(cx, Some(1), 2);
-    "random_.to" "random.to" => |cx| random_between(cx, None, 1);
-    "randint" "randint.generator" "randint.out" "randint.generator_out" => |cx| random_between(cx, None, 0);
-    "randint.low" "randint.low_generator" "randint.low_out" "randint.low_generator_out"
-        => |cx| random_between(cx, Some(0), 1);
-    "randint_like" "randint_like.generator" "randint_like.Tensor" => |cx| random_between(cx, None, 1);
-    "randint_like.low_dtype" "randint_like.low_generator_dtype" => |cx| random_between(cx, Some(1), 2);
-    "rand" "rand.generator" "rand_like" "rand_like.generator" => |cx| {
-        let (dims, d) = shape(cx)?;
-        one(uniform(cx, &dims, d)?)
-    };
-    "randn" "randn.generator" "randn_like" "randn_like.generator" => |cx| {
-        let (dims, d) = shape(cx)?;
-        one(normal(cx, &dims, d)?)
-    };
+    "uniform_" => uniform_;
+    "normal_" => normal_;
+    "bernoulli" => |cx| bernoulli_(cx, 0);
+    "bernoulli_.float" "bernoulli_.Tensor" => |cx| bernoulli_(cx, 1);
+    "exponential_" => exponential_;
+    "random_" => random_all;
+    "random_.from" => |cx| random_between(cx, Some(1), 2);
+    "random_.to" => |cx| random_between(cx, None, 1);
     "native_dropout" "native_dropout.out" => native_dropout;
     "native_dropout_backward" "native_dropout_backward.out" "_masked_scale" => native_dropout_backward;
-    "randperm" "randperm.generator" "randperm.out" "randperm.generator_out" => randperm;
-    "multinomial" "multinomial.out" => multinomial;
 ];
