@@ -146,10 +146,7 @@ impl Emit<'_> {
                 let span = s.step * self.w as i64;
                 let whole = |bound: i64| (s.constant - bound).rem_euclid(span) < s.step;
                 let same = s.step == 0
-                    || s.step > 0
-                        && whole(lo)
-                        && whole(hi)
-                        && s.terms.iter().all(|t| (t.k * t.multiple) % span == 0);
+                    || s.step > 0 && whole(lo) && whole(hi) && s.terms.iter().all(|t| (t.k * t.multiple) % span == 0);
                 if !s.vector.is_empty() || !same {
                     return None;
                 }
