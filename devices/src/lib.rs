@@ -43,12 +43,7 @@ pub trait Executable: Send + Sync {
     fn run(&self, params: &[Buffer], scalars: &[u64], results: &[Buffer]) -> Result<(), DeviceError>;
 
     /// Runs and measures every thunk, in order. Arguments and errors as for [`Executable::run`].
-    fn profile(
-        &self,
-        params: &[Buffer],
-        scalars: &[u64],
-        results: &[Buffer],
-    ) -> Result<Vec<ThunkTime>, DeviceError>;
+    fn profile(&self, params: &[Buffer], scalars: &[u64], results: &[Buffer]) -> Result<Vec<ThunkTime>, DeviceError>;
 
     /// What one run does.
     fn cost(&self) -> RunCost;

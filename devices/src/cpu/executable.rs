@@ -297,12 +297,7 @@ impl Executable for CpuExecutable {
         self.run_all(params, scalars, results, None)
     }
 
-    fn profile(
-        &self,
-        params: &[Buffer],
-        scalars: &[u64],
-        results: &[Buffer],
-    ) -> Result<Vec<ThunkTime>, DeviceError> {
+    fn profile(&self, params: &[Buffer], scalars: &[u64], results: &[Buffer]) -> Result<Vec<ThunkTime>, DeviceError> {
         let mut times = Vec::with_capacity(self.steps.len());
         self.run_all(params, scalars, results, Some(&mut times))?;
         Ok(times)

@@ -120,8 +120,7 @@ impl Kernel {
             Some(s) if outputs.iter().all(apart) => s,
             _ => self.plain()?,
         };
-        let shared: Option<Block> =
-            if version.shared > 0 { Some(pool.alloc(version.shared as usize)?) } else { None };
+        let shared: Option<Block> = if version.shared > 0 { Some(pool.alloc(version.shared as usize)?) } else { None };
         let shared = shared.as_ref().map_or(std::ptr::null_mut(), Block::as_ptr);
         let call = Call { args, scalars, shared, fault };
         let cost = self.cost_ns / version.steps.len().max(1) as u64;

@@ -53,12 +53,7 @@ impl Executable for NullExecutable {
         crate::check_arguments(&self.program, params, scalars, results)
     }
 
-    fn profile(
-        &self,
-        params: &[Buffer],
-        scalars: &[u64],
-        results: &[Buffer],
-    ) -> Result<Vec<ThunkTime>, DeviceError> {
+    fn profile(&self, params: &[Buffer], scalars: &[u64], results: &[Buffer]) -> Result<Vec<ThunkTime>, DeviceError> {
         self.run(params, scalars, results).map(|()| Vec::new())
     }
 

@@ -52,9 +52,7 @@ pub(super) fn check(k: &Kernel) -> Result<(), &'static str> {
 
 /// True for a row kernel that is better computed as a column kernel: a few long rows with nothing but their sums.
 pub(super) fn fits(k: &Kernel) -> bool {
-    check(k).is_ok()
-        && k.kept() < UNITS
-        && k.reduced() >= 2 * PART
+    check(k).is_ok() && k.kept() < UNITS && k.reduced() >= 2 * PART
 }
 
 impl Plan {
@@ -136,8 +134,9 @@ pub(super) fn partial(e: &mut Emit, plan: &Plan) {
         in_memory(e, plan, &tile, &range, &pointers, &full);
     } else {
         let carried = e.accumulators(&which, plan.unroll);
-        let sums =
-            e.nest(&plan.reduced, &range, plan.unroll, &carried, &mut |e, lanes, sums| e.accumulate(&which, &full, lanes, sums));
+        let sums = e.nest(&plan.reduced, &range, plan.unroll, &carried, &mut |e, lanes, sums| {
+            e.accumulate(&which, &full, lanes, sums)
+        });
         for &r in &which {
             let copies: Vec<String> = (0..plan.unroll).map(|u| sums[u * which.len() + r].clone()).collect();
             let x = e.total(r, &copies);

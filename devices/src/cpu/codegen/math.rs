@@ -237,8 +237,7 @@ impl Emit<'_> {
         let p = self.polynomial(ty, &s, &[2.86567956e-6, -1.98559923e-4, 8.33338592e-3, -1.66666672e-1]);
         let t = self.bin("fmul", ty, &r, &s);
         let sine = self.fma(ty, &p, &t, &r);
-        let cosine_value =
-            self.polynomial(ty, &s, &[2.44677067e-5, -1.38877297e-3, 4.16666567e-2, -0.5, 1.0]);
+        let cosine_value = self.polynomial(ty, &s, &[2.44677067e-5, -1.38877297e-3, 4.16666567e-2, -0.5, 1.0]);
         let odd = self.bin("and", i, &q, &self.ci(i, 1));
         let odd = self.cmp("icmp ne", i, &odd, &self.ci(i, 0));
         let y = self.select(ty, &odd, &cosine_value, &sine);

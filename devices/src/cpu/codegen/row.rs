@@ -5,8 +5,8 @@
 //! in the last walk only, so that a result may take the place of an input of the same sizes.
 use super::emit::{Emit, ReducedValue, Reg};
 use super::flat::write_lanes;
-use super::walk::Trips;
 use super::op_cost;
+use super::walk::Trips;
 use rsx_compiler::kernel::{ExprId, ExprOp, Kernel, Store};
 use std::collections::HashMap;
 
@@ -72,9 +72,8 @@ fn plan_stash(e: &mut Emit) -> u64 {
     let Some(lane) = (0..k.loops.len()).rev().find(|&v| k.loops[v].reduced) else { return 0 };
     let inner = |id: ExprId, needs: &[(u64, bool)]| needs[id.0 as usize].0 >> lane & 1 == 1;
     let levels = k.reductions.iter().map(|r| r.level + 1).max().unwrap_or(0);
-    let mut walks: Vec<Vec<ExprId>> = (0..levels)
-        .map(|l| k.reductions.iter().filter(|r| r.level == l).map(|r| r.value).collect())
-        .collect();
+    let mut walks: Vec<Vec<ExprId>> =
+        (0..levels).map(|l| k.reductions.iter().filter(|r| r.level == l).map(|r| r.value).collect()).collect();
     walks.push(k.stores.iter().filter(|s| s.full).map(|s| s.value).collect());
     let costs = costs(k, &|id| inner(id, &e.needs));
     let (mut first, mut keep) = (HashMap::new(), Vec::new());
