@@ -11,6 +11,7 @@ use rsx_devices::Buffer;
 use rsx_lazy::{EngineErrorKind, FrameId, OutsideWrite, Storage, Trace};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 /// Work for the executor.
@@ -80,7 +81,13 @@ fn segment(shared: &Shared, job: &SegmentJob) {
     let ran = catch_unwind(AssertUnwindSafe(|| {
         let mut run = Run::new(shared, trace, schedule);
         match program {
-            Some(program) => compiled::run(&mut run, program),
+            Some(program) => {
+                if !program.started.swap(true, Relaxed) {
+                    // What the op-by-op runs left in caches fits nothing the program needs: peak memory is not to hold both.
+                    shared.backend.release_cached();
+                }
+                compiled::run(&mut run, program);
+            }
             None => {
                 Counters::add(&shared.counters.eager_runs, 1);
                 eager::nodes(&mut run, 0..trace.nodes.len());

@@ -9,12 +9,15 @@ use rsx_lazy::{FrameId, ScalarSource, Trace};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// A compiled segment. All indices are those of a trace with the segment's key.
 #[derive(Debug)]
 pub(crate) struct CompiledSegment {
     pub(crate) steps: Vec<Step>,
+    /// It has run before.
+    pub(crate) started: AtomicBool,
 }
 
 /// One step.
@@ -144,5 +147,5 @@ fn build(shared: &Shared, entry: &Entry, trace: &Trace, live: &[bool]) -> Result
         steps.push(Step { kind, nodes: from..to, frees: schedule.frees_in(&(from..to)).to_vec() });
         from = to;
     }
-    Ok(CompiledSegment { steps })
+    Ok(CompiledSegment { steps, started: AtomicBool::new(false) })
 }

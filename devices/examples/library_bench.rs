@@ -55,14 +55,34 @@ fn attention(elem: Elem, b: usize, h: usize, t: usize, d: usize, causal: bool) {
     let st = [(h * t * d) as isize, (t * d) as isize, d as isize, 1];
     let hd = |i: usize| Heads { ptr: blocks[i].as_ptr(), elem, strides: st };
     let mut lse = vec![0f32; b * h * t];
-    let a = Attention { batch: b, heads: h, kv_heads: h, q_len: t, kv_len: t, dim: d, v_dim: d, q: hd(0), k: hd(1), v: hd(2), bias: None, causal, scale: 0.125 };
+    let a = Attention {
+        batch: b,
+        heads: h,
+        kv_heads: h,
+        q_len: t,
+        kv_len: t,
+        dim: d,
+        v_dim: d,
+        q: hd(0),
+        k: hd(1),
+        v: hd(2),
+        bias: None,
+        causal,
+        scale: 0.125,
+    };
     let flops = 2.0 * (b * h * t * t * d) as f64 * if causal { 0.5 } else { 1.0 };
     // SAFETY: the blocks cover the arrays.
     let f = best(20, || unsafe { forward(&a, &hd(3), Some(LogSumExp(lse.as_mut_ptr()))).unwrap() });
     let g = Gradients { dq: hd(5), dk: hd(6), dv: hd(7) };
     // SAFETY: as above.
     let w = best(20, || unsafe { backward(&a, &hd(3), &hd(4), LogSumExp(lse.as_mut_ptr()), &g).unwrap() });
-    println!("attention {elem:?} b{b} h{h} t{t} d{d} causal {causal}: forward {:.2} ms {:.0} GFLOP/s, backward {:.2} ms {:.0} GFLOP/s", f * 1e3, 2.0 * flops / f / 1e9, w * 1e3, 5.0 * flops / w / 1e9);
+    println!(
+        "attention {elem:?} b{b} h{h} t{t} d{d} causal {causal}: forward {:.2} ms {:.0} GFLOP/s, backward {:.2} ms {:.0} GFLOP/s",
+        f * 1e3,
+        2.0 * flops / f / 1e9,
+        w * 1e3,
+        5.0 * flops / w / 1e9
+    );
 }
 
 /// Strides of [major, minor, y, x], channels last or first.
@@ -77,7 +97,11 @@ fn convolution(n: usize, ci: usize, co: usize, hw: usize, k: usize, s: usize, gr
     let mut d = ConvDim { stride: s, pad_lo: pad, pad_hi: pad, ..ConvDim::plain(hw, k) };
     d.output = d.outputs();
     let o = d.output;
-    let (x, w, y) = (filled(Elem::F32, n * ci * hw * hw), filled(Elem::F32, co * ci / groups * k * k), filled(Elem::F32, n * co * o * o));
+    let (x, w, y) = (
+        filled(Elem::F32, n * ci * hw * hw),
+        filled(Elem::F32, co * ci / groups * k * k),
+        filled(Elem::F32, n * co * o * o),
+    );
     let (xs, ws, ys) = (image(ci, hw, hw, last), image(ci / groups, k, k, last), image(co, o, o, last));
     fn arr<'a>(b: &Block, major: isize, minor: isize, st: &'a [isize; 4]) -> ConvArray<'a> {
         ConvArray { ptr: b.as_ptr(), elem: Elem::F32, major, minor, spatial: &st[2..] }
@@ -90,19 +114,78 @@ fn convolution(n: usize, ci: usize, co: usize, hw: usize, k: usize, s: usize, gr
         println!("{name} {what}: {:.2} ms {:.1} GFLOP/s", t * 1e3, flops / t / 1e9);
     };
     let dims = [d, d];
-    run("forward", &Conv { batch: n, in_features: ci, out_features: co, feature_groups: groups, batch_groups: 1, dims: &dims, input: arr(&x, xs[0], xs[1], &xs), weight: arr(&w, ws[0], ws[1], &ws), output: arr(&y, ys[0], ys[1], &ys) });
+    run(
+        "forward",
+        &Conv {
+            batch: n,
+            in_features: ci,
+            out_features: co,
+            feature_groups: groups,
+            batch_groups: 1,
+            dims: &dims,
+            input: arr(&x, xs[0], xs[1], &xs),
+            weight: arr(&w, ws[0], ws[1], &ws),
+            output: arr(&y, ys[0], ys[1], &ys),
+        },
+    );
     if groups != 1 {
         return;
     }
     // dx: dy dilated by the stride, window reversed, features swapped.
     let lo = k as isize - 1 - pad;
     let extra = hw as isize - ((o as isize - 1) * s as isize + 1 + 2 * lo - k as isize + 1);
-    let g = ConvDim { input: o, window: k, output: hw, stride: 1, pad_lo: lo, pad_hi: lo + extra, lhs_dilation: s, rhs_dilation: 1, reverse: true };
-    run("input gradient", &Conv { batch: n, in_features: co, out_features: ci, feature_groups: 1, batch_groups: 1, dims: &[g, g], input: arr(&y, ys[0], ys[1], &ys), weight: arr(&w, ws[1], ws[0], &ws), output: arr(&x, xs[0], xs[1], &xs) });
+    let g = ConvDim {
+        input: o,
+        window: k,
+        output: hw,
+        stride: 1,
+        pad_lo: lo,
+        pad_hi: lo + extra,
+        lhs_dilation: s,
+        rhs_dilation: 1,
+        reverse: true,
+    };
+    run(
+        "input gradient",
+        &Conv {
+            batch: n,
+            in_features: co,
+            out_features: ci,
+            feature_groups: 1,
+            batch_groups: 1,
+            dims: &[g, g],
+            input: arr(&y, ys[0], ys[1], &ys),
+            weight: arr(&w, ws[1], ws[0], &ws),
+            output: arr(&x, xs[0], xs[1], &xs),
+        },
+    );
     // dw: the images are the features, dy is the window.
     let over = (o as isize - 1) * s as isize + k as isize - hw as isize - pad;
-    let g = ConvDim { input: hw, window: o, output: k, stride: 1, pad_lo: pad, pad_hi: over, lhs_dilation: 1, rhs_dilation: s, reverse: false };
-    run("weight gradient", &Conv { batch: ci, in_features: n, out_features: co, feature_groups: 1, batch_groups: 1, dims: &[g, g], input: arr(&x, xs[1], xs[0], &xs), weight: arr(&y, ys[1], ys[0], &ys), output: arr(&w, ws[1], ws[0], &ws) });
+    let g = ConvDim {
+        input: hw,
+        window: o,
+        output: k,
+        stride: 1,
+        pad_lo: pad,
+        pad_hi: over,
+        lhs_dilation: 1,
+        rhs_dilation: s,
+        reverse: false,
+    };
+    run(
+        "weight gradient",
+        &Conv {
+            batch: ci,
+            in_features: n,
+            out_features: co,
+            feature_groups: 1,
+            batch_groups: 1,
+            dims: &[g, g],
+            input: arr(&x, xs[1], xs[0], &xs),
+            weight: arr(&y, ys[1], ys[0], &ys),
+            output: arr(&w, ws[1], ws[0], &ws),
+        },
+    );
 }
 
 fn small_kernels() {
@@ -114,21 +197,46 @@ fn small_kernels() {
     }
     let n = (r * c) as f64;
     // SAFETY: the blocks cover the views, in each case below.
-    let t = best(20, || unsafe { copy::copy(&v(&y, Elem::F32, &dims, &dense), &v(&x, Elem::F32, &dims, &dense)).unwrap() });
+    let t =
+        best(20, || unsafe { copy::copy(&v(&y, Elem::F32, &dims, &dense), &v(&x, Elem::F32, &dims, &dense)).unwrap() });
     println!("copy 1024x4096 f32: {:.2} ms {:.1} GB/s", t * 1e3, 8.0 * n / t / 1e9);
     // SAFETY: as above.
-    let t = best(20, || unsafe { copy::copy(&v(&y, Elem::F32, &dims, &dense), &v(&x, Elem::F32, &dims, &across)).unwrap() });
+    let t = best(20, || unsafe {
+        copy::copy(&v(&y, Elem::F32, &dims, &dense), &v(&x, Elem::F32, &dims, &across)).unwrap()
+    });
     println!("transpose 1024x4096 f32: {:.2} ms {:.1} GB/s", t * 1e3, 8.0 * n / t / 1e9);
     // SAFETY: as above.
-    let t = best(5, || unsafe { sort::sort(&v(&y, Elem::F32, &dims, &dense), Some(&v(&i, Elem::I64, &dims, &dense)), &v(&x, Elem::F32, &dims, &dense), 1, false).unwrap() });
+    let t = best(5, || unsafe {
+        sort::sort(
+            &v(&y, Elem::F32, &dims, &dense),
+            Some(&v(&i, Elem::I64, &dims, &dense)),
+            &v(&x, Elem::F32, &dims, &dense),
+            1,
+            false,
+        )
+        .unwrap()
+    });
     println!("sort 1024 x 4096 f32: {:.2} ms {:.1} ns/element", t * 1e3, t / n * 1e9);
     let (kd, ks) = ([r, 50], [50isize, 1]);
     // SAFETY: as above.
-    let t = best(5, || unsafe { sort::topk(&v(&y, Elem::F32, &kd, &ks), Some(&v(&i, Elem::I64, &kd, &ks)), &v(&x, Elem::F32, &dims, &dense), 1, 50, true).unwrap() });
+    let t = best(5, || unsafe {
+        sort::topk(
+            &v(&y, Elem::F32, &kd, &ks),
+            Some(&v(&i, Elem::I64, &kd, &ks)),
+            &v(&x, Elem::F32, &dims, &dense),
+            1,
+            50,
+            true,
+        )
+        .unwrap()
+    });
     println!("topk 50 of 1024 x 4096 f32: {:.2} ms {:.1} ns/element", t * 1e3, t / n * 1e9);
     for dim in 0..2 {
         // SAFETY: as above.
-        let t = best(5, || unsafe { scan::scan(scan::Scan::Sum, &v(&y, Elem::F32, &dims, &dense), None, &v(&x, Elem::F32, &dims, &dense), dim).unwrap() });
+        let t = best(5, || unsafe {
+            scan::scan(scan::Scan::Sum, &v(&y, Elem::F32, &dims, &dense), None, &v(&x, Elem::F32, &dims, &dense), dim)
+                .unwrap()
+        });
         println!("cumsum dim {dim} 1024x4096 f32: {:.2} ms", t * 1e3);
     }
     let (rows, width) = (50_000usize, 768usize);
@@ -137,10 +245,22 @@ fn small_kernels() {
     let iv = [View::new(idx.as_ptr().cast_mut().cast(), Elem::I64, &[4096], &[1])];
     let (td, ud, st) = ([rows, width], [4096, width], [width as isize, 1]);
     // SAFETY: as above.
-    let t = best(20, || unsafe { _ = gather::gather(&v(&up, Elem::F32, &ud, &st), &v(&table, Elem::F32, &td, &st), &[0], &iv, false).unwrap() });
+    let t = best(20, || unsafe {
+        _ = gather::gather(&v(&up, Elem::F32, &ud, &st), &v(&table, Elem::F32, &td, &st), &[0], &iv, false).unwrap()
+    });
     println!("embedding 4096 of 50000 x 768: {:.3} ms {:.1} GB/s", t * 1e3, 8.0 * 4096.0 * 768.0 / t / 1e9);
     // SAFETY: as above.
-    let t = best(20, || unsafe { _ = scatter::scatter(&v(&table, Elem::F32, &td, &st), &[0], &iv, &v(&up, Elem::F32, &ud, &st), ScatterKind::Add, false).unwrap() });
+    let t = best(20, || unsafe {
+        _ = scatter::scatter(
+            &v(&table, Elem::F32, &td, &st),
+            &[0],
+            &iv,
+            &v(&up, Elem::F32, &ud, &st),
+            ScatterKind::Add,
+            false,
+        )
+        .unwrap()
+    });
     println!("embedding backward: {:.3} ms {:.1} GB/s", t * 1e3, 12.0 * 4096.0 * 768.0 / t / 1e9);
     let t = best(20, || {
         for _ in 0..1000 {

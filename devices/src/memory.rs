@@ -167,6 +167,12 @@ impl MemoryPool {
             }
         }
         self.0.reserved.fetch_sub(freed, Ordering::Relaxed);
+        // The C library keeps what was freed in its arenas, and what other libraries freed there: hand that back too.
+        #[cfg(target_env = "gnu")]
+        // SAFETY: no memory in use is touched.
+        unsafe {
+            libc::malloc_trim(0)
+        };
         freed
     }
 

@@ -94,9 +94,8 @@ pub unsafe extern "C" fn rsx_storage_expose(storage: *const Storage, address: *m
     guard(|| {
         let frame = frames::current();
         // SAFETY: the caller's promise.
-        let ptr = unsafe {
-            with(storage, |s| session()?.expose(s, CutCause::DataPointer, frame).map_err(Failure::from))
-        }?;
+        let ptr =
+            unsafe { with(storage, |s| session()?.expose(s, CutCause::DataPointer, frame).map_err(Failure::from)) }?;
         let mut map = exposed();
         map.retain(|_, s| *s != storage as usize);
         map.insert(ptr as usize, storage as usize);
@@ -172,7 +171,12 @@ thread_local! {
 /// # Safety
 /// `record` and `results` are valid; `fresh` has room for `cap` pointers.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rsx_record(record: *const Record, fresh: *mut *const Storage, cap: usize, results: *mut Results) -> i32 {
+pub unsafe extern "C" fn rsx_record(
+    record: *const Record,
+    fresh: *mut *const Storage,
+    cap: usize,
+    results: *mut Results,
+) -> i32 {
     guard(|| {
         // SAFETY: valid for the call.
         let r = unsafe { &*record };
@@ -183,12 +187,8 @@ pub unsafe extern "C" fn rsx_record(record: *const Record, fresh: *mut *const St
             .collect();
         let refs: SmallVec<[&Arc<Storage>; 8]> = storages.iter().map(|s| &**s).collect();
         let recorder = session()?.recorder();
-        let recorded = recorder.record(
-            slice(r.words, r.nwords),
-            &refs,
-            slice(r.written, r.nstorages),
-            slice(r.data, r.ndata),
-        );
+        let recorded =
+            recorder.record(slice(r.words, r.nwords), &refs, slice(r.written, r.nstorages), slice(r.data, r.ndata));
         match recorded {
             Recorded::Unknown => Ok(1),
             Recorded::Immediate(_) => Ok(2),
@@ -231,7 +231,14 @@ pub unsafe extern "C" fn rsx_take_fresh(fresh: *mut *const Storage) {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn rsx_sig_insert(words: *const u64, nwords: usize, op: u32, outs: *const OutMeta, nouts: usize, flags: u32) {
+pub extern "C" fn rsx_sig_insert(
+    words: *const u64,
+    nwords: usize,
+    op: u32,
+    outs: *const OutMeta,
+    nouts: usize,
+    flags: u32,
+) {
     shield((), || {
         let (Ok(session), Some(op)) = (session(), ops().get(OpId(op))) else { return };
         session.recorder().insert(op, slice(words, nwords), slice(outs, nouts), SigFlags { immediate: flags & 1 != 0 });

@@ -61,7 +61,7 @@ pub extern "C" fn rsx_note_fallback(op: u32, reason: u32) {
     use FallbackKind::{Immediate, InferFailure};
     shield((), || {
         let Ok(session) = session() else { return };
-        let name = session.op(OpId(op)).map_or_else(String::new, |o| o.name.clone());
+        let name = crate::core::ops().get(OpId(op)).map_or_else(String::new, |o| o.name.clone());
         let (kind, text) = match reason {
             0 => (Immediate, "its result is a value for the host"),
             1 => (Immediate, "the shape of its result depends on values"),

@@ -8,7 +8,6 @@
 #![allow(unreachable_pub, reason = "C entries are exported symbols")]
 
 mod abi;
-mod machine;
 mod control;
 mod core;
 mod eager;
@@ -17,5 +16,6 @@ mod fork;
 mod frames;
 mod gil;
 mod log;
+mod machine;
 mod py;
 mod random;

@@ -54,7 +54,9 @@ pub unsafe extern "C" fn rsx_philox_fill(
                     normal_f32(w[0], w[1]) * b as f32 + a as f32
                 }),
                 (1, F64) => fill(from_raw_parts_mut(dst.cast::<f64>(), n), seed, offset, |w| normal_f64(w) * b + a),
-                (2, BOOL) => fill(from_raw_parts_mut(dst.cast::<u8>(), n), seed, offset, |w| u8::from(bernoulli(w[0], a))),
+                (2, BOOL) => {
+                    fill(from_raw_parts_mut(dst.cast::<u8>(), n), seed, offset, |w| u8::from(bernoulli(w[0], a)))
+                }
                 (3, I64) => {
                     let (from, to) = (a.to_bits() as i64, b.to_bits() as i64);
                     let range = to.wrapping_sub(from) as u64;

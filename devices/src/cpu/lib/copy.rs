@@ -269,7 +269,8 @@ unsafe fn transpose_avx2(s: *const u8, si: isize, d: *mut u8, di: isize, dx: isi
     unsafe {
         for x in (0..w8).step_by(8) {
             for i in (0..h8).step_by(8) {
-                let mut r: [__m256; 8] = std::array::from_fn(|q| _mm256_loadu_ps(s.wrapping_offset((i + q) as isize * si + x as isize)));
+                let mut r: [__m256; 8] =
+                    std::array::from_fn(|q| _mm256_loadu_ps(s.wrapping_offset((i + q) as isize * si + x as isize)));
                 super::simd::transpose8(&mut r);
                 for (q, v) in r.iter().enumerate() {
                     _mm256_storeu_ps(d.wrapping_offset((x + q) as isize * dx + i as isize), *v);
@@ -278,7 +279,9 @@ unsafe fn transpose_avx2(s: *const u8, si: isize, d: *mut u8, di: isize, dx: isi
         }
         for x in 0..w {
             for i in if x < w8 { h8 } else { 0 }..h {
-                d.wrapping_offset(i as isize * di + x as isize * dx).cast::<u32>().write(s.wrapping_offset(i as isize * si + x as isize).cast::<u32>().read());
+                d.wrapping_offset(i as isize * di + x as isize * dx)
+                    .cast::<u32>()
+                    .write(s.wrapping_offset(i as isize * si + x as isize).cast::<u32>().read());
             }
         }
     }

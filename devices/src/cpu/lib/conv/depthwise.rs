@@ -50,8 +50,16 @@ unsafe fn rows<T: Scalar>(c: &Conv, g: &Geometry) {
                 let o = [y / d[1].output, y % d[1].output];
                 for k01 in 0..d[0].window * d[1].window {
                     let k = [k01 / d[1].window, k01 % d[1].window];
-                    let (Some(i0), Some(i1)) = (super::patches::input_index(&d[0], o[0], k[0]), super::patches::input_index(&d[1], o[1], k[1])) else { continue };
-                    let at = n as isize * c.input.major + i0 * g.in_spatial[0] + i1 * g.in_spatial[1] + (f0 / g.go) as isize * c.input.minor;
+                    let (Some(i0), Some(i1)) = (
+                        super::patches::input_index(&d[0], o[0], k[0]),
+                        super::patches::input_index(&d[1], o[1], k[1]),
+                    ) else {
+                        continue;
+                    };
+                    let at = n as isize * c.input.major
+                        + i0 * g.in_spatial[0]
+                        + i1 * g.in_spatial[1]
+                        + (f0 / g.go) as isize * c.input.minor;
                     // SAFETY: the row lies inside the input.
                     unsafe {
                         if across {
@@ -71,7 +79,10 @@ unsafe fn rows<T: Scalar>(c: &Conv, g: &Geometry) {
                         }
                     }
                 }
-                let base = n as isize * c.output.major + o[0] as isize * g.out_spatial[0] + o[1] as isize * g.out_spatial[1] + f0 as isize * c.output.minor;
+                let base = n as isize * c.output.major
+                    + o[0] as isize * g.out_spatial[0]
+                    + o[1] as isize * g.out_spatial[1]
+                    + f0 as isize * c.output.minor;
                 for x in 0..d[2].output {
                     let at = base + x as isize * g.out_spatial[2];
                     // SAFETY: elements of this output row.

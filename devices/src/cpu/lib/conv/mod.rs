@@ -41,13 +41,24 @@ pub struct ConvDim {
 impl ConvDim {
     /// Stride 1, no padding, no dilation.
     pub fn plain(input: usize, window: usize) -> ConvDim {
-        ConvDim { input, window, output: (input + 1).saturating_sub(window), stride: 1, pad_lo: 0, pad_hi: 0, lhs_dilation: 1, rhs_dilation: 1, reverse: false }
+        ConvDim {
+            input,
+            window,
+            output: (input + 1).saturating_sub(window),
+            stride: 1,
+            pad_lo: 0,
+            pad_hi: 0,
+            lhs_dilation: 1,
+            rhs_dilation: 1,
+            reverse: false,
+        }
     }
 
     /// The output size that the other fields give.
     pub fn outputs(&self) -> usize {
         let wide = |n: usize, d: usize| if n == 0 { 0 } else { (n - 1) * d + 1 } as isize;
-        let room = wide(self.input, self.lhs_dilation) + self.pad_lo + self.pad_hi - wide(self.window, self.rhs_dilation);
+        let room =
+            wide(self.input, self.lhs_dilation) + self.pad_lo + self.pad_hi - wide(self.window, self.rhs_dilation);
         if room < 0 || self.window == 0 { 0 } else { room as usize / self.stride + 1 }
     }
 }
@@ -119,14 +130,23 @@ impl Geometry {
         }
         let (fg, bg) = (c.feature_groups, c.batch_groups);
         let groups = fg.max(bg);
-        if fg == 0 || bg == 0 || (fg > 1 && bg > 1) || c.in_features % fg != 0 || c.out_features % groups != 0 || c.batch % bg != 0 {
+        if fg == 0
+            || bg == 0
+            || (fg > 1 && bg > 1)
+            || c.in_features % fg != 0
+            || c.out_features % groups != 0
+            || c.batch % bg != 0
+        {
             return err("groups");
         }
-        if c.dims.iter().any(|d| d.stride == 0 || d.lhs_dilation == 0 || d.rhs_dilation == 0 || d.output > d.outputs()) {
+        if c.dims.iter().any(|d| d.stride == 0 || d.lhs_dilation == 0 || d.rhs_dilation == 0 || d.output > d.outputs())
+        {
             return err("output size");
         }
         let wide = c.input.elem == Elem::F64 || c.weight.elem == Elem::F64;
-        if ![c.input.elem, c.weight.elem, c.output.elem].iter().all(|e| e.is_float()) || wide != (c.output.elem == Elem::F64) {
+        if ![c.input.elem, c.weight.elem, c.output.elem].iter().all(|e| e.is_float())
+            || wide != (c.output.elem == Elem::F64)
+        {
             return err("element types");
         }
         let three = |s: &[isize]| std::array::from_fn(|i| if i + r >= 3 { s[i + r - 3] } else { 0 });
@@ -190,7 +210,11 @@ pub unsafe fn conv(c: &Conv, epilogue: Option<Epilogue>) -> Result<(), LibError>
         if epilogue.is_none() && g.gi == 1 && g.go <= 4 && c.feature_groups > 1 && g.taps <= 256 {
             return depthwise::run(c, &g);
         }
-        if c.output.elem == Elem::F64 { product::<f64, f64>(c, &g, kernel::f64_kernel(), epilogue) } else { product::<f32, f32>(c, &g, kernel::f32_kernel(), epilogue) }
+        if c.output.elem == Elem::F64 {
+            product::<f64, f64>(c, &g, kernel::f64_kernel(), epilogue)
+        } else {
+            product::<f32, f32>(c, &g, kernel::f32_kernel(), epilogue)
+        }
     }
 }
 
@@ -203,7 +227,8 @@ unsafe fn phases(c: &Conv, dim: usize) -> Result<(), LibError> {
     for p0 in 0..s.min(d.output as isize) {
         let k0 = (d.pad_lo - p0).rem_euclid(s);
         let mut dims: SmallVec<[ConvDim; 3]> = c.dims.into();
-        let (mut ws, mut os): (SmallVec<[isize; 3]>, SmallVec<[isize; 3]>) = (c.weight.spatial.into(), c.output.spatial.into());
+        let (mut ws, mut os): (SmallVec<[isize; 3]>, SmallVec<[isize; 3]>) =
+            (c.weight.spatial.into(), c.output.spatial.into());
         let window = (d.window as isize - k0 + s - 1).max(0) / s;
         let output = (d.output as isize - p0 + s - 1) / s;
         let pad_lo = -(p0 - d.pad_lo + k0) / s;
@@ -214,7 +239,12 @@ unsafe fn phases(c: &Conv, dim: usize) -> Result<(), LibError> {
         let (wp, op) = (at(&c.weight, k0 * ws[dim]), at(&c.output, p0 * os[dim]));
         ws[dim] *= s;
         os[dim] *= s;
-        let part = Conv { dims: &dims, weight: ConvArray { ptr: wp, spatial: &ws, ..c.weight }, output: ConvArray { ptr: op, spatial: &os, ..c.output }, ..*c };
+        let part = Conv {
+            dims: &dims,
+            weight: ConvArray { ptr: wp, spatial: &ws, ..c.weight },
+            output: ConvArray { ptr: op, spatial: &os, ..c.output },
+            ..*c
+        };
         // SAFETY: the caller's contract; a phase without taps only writes zeros.
         unsafe {
             if window == 0 {
@@ -229,8 +259,10 @@ unsafe fn phases(c: &Conv, dim: usize) -> Result<(), LibError> {
 
 /// Writes zeros to the whole output.
 unsafe fn zero(c: &Conv) -> Result<(), LibError> {
-    let dims: SmallVec<[usize; 5]> = [c.batch / c.batch_groups, c.out_features].into_iter().chain(c.dims.iter().map(|d| d.output)).collect();
-    let st: SmallVec<[isize; 5]> = [c.output.major, c.output.minor].into_iter().chain(c.output.spatial.iter().copied()).collect();
+    let dims: SmallVec<[usize; 5]> =
+        [c.batch / c.batch_groups, c.out_features].into_iter().chain(c.dims.iter().map(|d| d.output)).collect();
+    let st: SmallVec<[isize; 5]> =
+        [c.output.major, c.output.minor].into_iter().chain(c.output.spatial.iter().copied()).collect();
     // SAFETY: the caller's output.
     unsafe { super::copy::fill(&View::new(c.output.ptr, c.output.elem, &dims, &st), super::copy::Value::Float(0.0)) }
 }
@@ -245,7 +277,12 @@ pub fn features_are_rows(c: &Conv) -> bool {
     c.output.minor != 1
 }
 
-unsafe fn product<U: Unit, T: Scalar>(c: &Conv, g: &Geometry, kernel: &'static Kernel<U, T>, epilogue: Option<Epilogue>) -> Result<(), LibError>
+unsafe fn product<U: Unit, T: Scalar>(
+    c: &Conv,
+    g: &Geometry,
+    kernel: &'static Kernel<U, T>,
+    epilogue: Option<Epilogue>,
+) -> Result<(), LibError>
 where
     for<'a> Patches<'a>: Pack<U>,
 {
@@ -268,18 +305,33 @@ where
             let st = [c.weight.major, order[0].1, order[1].1, order[2].1, order[3].1];
             let dense = super::view::dense_strides(&dims);
             // SAFETY: the copy is ours; the weights are the caller's.
-            unsafe { copy(&View::new(b.as_ptr(), c.weight.elem, &dims, &dense), &View::new(c.weight.ptr, c.weight.elem, &dims, &st))? };
+            unsafe {
+                copy(
+                    &View::new(b.as_ptr(), c.weight.elem, &dims, &dense),
+                    &View::new(c.weight.ptr, c.weight.elem, &dims, &st),
+                )?
+            };
             let p = b.as_ptr();
             copied = Some(b);
             (p, k as isize, 1)
         }
     };
-    let w_batch = [BatchDim { size: g.groups, a: w_row * g.go as isize, b: w_row * g.go as isize, c: c.output.minor * g.go as isize }];
+    let w_batch = [BatchDim {
+        size: g.groups,
+        a: w_row * g.go as isize,
+        b: w_row * g.go as isize,
+        c: c.output.minor * g.go as isize,
+    }];
     let rows_are_features = features_are_rows(c);
     let weights = Strided { ptr: Ptr(w_ptr), elem: c.weight.elem, lane: w_row, k: w_k, batch: &w_batch, which: 0 };
     let lanes = g.n * g.positions;
     // C in place if all positions of all images have one stride.
-    let mut place = [(g.n, c.output.major), (inner[0].output, g.out_spatial[0]), (inner[1].output, g.out_spatial[1]), (inner[2].output, g.out_spatial[2])];
+    let mut place = [
+        (g.n, c.output.major),
+        (inner[0].output, g.out_spatial[0]),
+        (inner[1].output, g.out_spatial[1]),
+        (inner[2].output, g.out_spatial[2]),
+    ];
     if g.images_inner {
         place.rotate_left(1);
     }
@@ -297,7 +349,12 @@ where
         // SAFETY: the block's positions lie in the output.
         unsafe { scatter_tile::<T>(c, g, out, rows_are_features, t) };
     };
-    let finish = Finish { out: direct, batch: &w_batch, accumulate: false, epilogue: if direct.is_some() { epilogue } else { Some(&scatter) } };
+    let finish = Finish {
+        out: direct,
+        batch: &w_batch,
+        accumulate: false,
+        epilogue: if direct.is_some() { epilogue } else { Some(&scatter) },
+    };
     // SAFETY: the caller's contract.
     let r = unsafe {
         if rows_are_features {
@@ -330,7 +387,8 @@ fn one_stride(dims: &[(usize, isize)]) -> Option<isize> {
 /// Stores a finished block to an output of any layout.
 unsafe fn scatter_tile<T: Scalar>(c: &Conv, g: &Geometry, out: Ptr, rows_are_features: bool, t: &Tile) {
     let size = c.output.elem.size() as isize;
-    let (f0, fs, p0, ps) = if rows_are_features { (t.row0, t.rows, t.col0, t.cols) } else { (t.col0, t.cols, t.row0, t.rows) };
+    let (f0, fs, p0, ps) =
+        if rows_are_features { (t.row0, t.rows, t.col0, t.cols) } else { (t.col0, t.cols, t.row0, t.rows) };
     let (f_step, p_step) = if rows_are_features { (t.ld, 1) } else { (1, t.ld) };
     let inner = g.dims[2].output;
     let step = if g.images_inner { c.output.major } else { g.out_spatial[2] };
@@ -341,7 +399,10 @@ unsafe fn scatter_tile<T: Scalar>(c: &Conv, g: &Geometry, out: Ptr, rows_are_fea
         let (n, p) = if g.images_inner { (q % g.n, q / g.n) } else { (q / g.positions, q % g.positions) };
         let (x, y) = (p % inner, p / inner);
         let len = if g.images_inner { g.n - n } else { inner - x }.min(ps - done);
-        let base = n as isize * c.output.major + (y / g.dims[1].output) as isize * g.out_spatial[0] + (y % g.dims[1].output) as isize * g.out_spatial[1] + x as isize * g.out_spatial[2];
+        let base = n as isize * c.output.major
+            + (y / g.dims[1].output) as isize * g.out_spatial[0]
+            + (y % g.dims[1].output) as isize * g.out_spatial[1]
+            + x as isize * g.out_spatial[2];
         for f in 0..fs {
             let o = base + ((t.batch * g.go + f0 + f) as isize) * c.output.minor;
             let src = t.ptr.cast::<T>().wrapping_offset(f as isize * f_step + done as isize * p_step);

@@ -65,13 +65,21 @@ impl<'a> Patches<'a> {
 
     /// Byte offset of a group's first image and feature.
     fn group_base(&self, group: usize) -> isize {
-        if self.feature_grouped { (group * self.g.gi) as isize * self.minor } else { (group * self.g.n) as isize * self.major }
+        if self.feature_grouped {
+            (group * self.g.gi) as isize * self.minor
+        } else {
+            (group * self.g.n) as isize * self.major
+        }
     }
 
     /// Image and window origin (before dilation) of a lane: byte offset of the image, origins.
     fn lane(&self, lane: usize) -> (isize, [isize; 3]) {
         let d = &self.g.dims;
-        let (n, p) = if self.g.images_inner { (lane % self.g.n, lane / self.g.n) } else { (lane / self.g.positions, lane % self.g.positions) };
+        let (n, p) = if self.g.images_inner {
+            (lane % self.g.n, lane / self.g.n)
+        } else {
+            (lane / self.g.positions, lane % self.g.positions)
+        };
         let o = [p / (d[1].output * d[2].output), p / d[2].output % d[1].output, p % d[2].output];
         (n as isize * self.major, std::array::from_fn(|i| (o[i] * d[i].stride) as isize - d[i].pad_lo))
     }
@@ -184,7 +192,16 @@ impl Patches<'_> {
                 if lo == hi {
                     continue;
                 }
-                let src = self.ptr.at::<u8>(lane.0 + f as isize * self.minor + z * self.spatial[0] + y * self.spatial[1] + (first + lo) * size as isize).cast_const();
+                let src = self
+                    .ptr
+                    .at::<u8>(
+                        lane.0
+                            + f as isize * self.minor
+                            + z * self.spatial[0]
+                            + y * self.spatial[1]
+                            + (first + lo) * size as isize,
+                    )
+                    .cast_const();
                 if lo == 0 && hi == len as isize {
                     *r = src;
                 } else {

@@ -156,7 +156,13 @@ mod x86 {
         #[inline(always)]
         unsafe fn mac(s: __m512, a: __m512i, b: __m512i) -> __m512 {
             // SAFETY: as above; both types are 512 plain bits.
-            unsafe { _mm512_dpbf16_ps(s, std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b)) }
+            unsafe {
+                _mm512_dpbf16_ps(
+                    s,
+                    std::mem::transmute::<__m512i, __m512bh>(a),
+                    std::mem::transmute::<__m512i, __m512bh>(b),
+                )
+            }
         }
         #[inline(always)]
         unsafe fn sum(s: __m512) -> f32 {
@@ -172,7 +178,17 @@ mod x86 {
 
     /// MR × NR dot products of length k; result (r, j) goes to `out + r·o_r + j·o_c`.
     #[inline(always)]
-    unsafe fn dot_tile<D: Dot, const MR: usize, const NR: usize>(k: usize, a: *const u8, a_r: isize, b: *const u8, b_c: isize, out: *mut f32, o_r: isize, o_c: isize, acc: bool) {
+    unsafe fn dot_tile<D: Dot, const MR: usize, const NR: usize>(
+        k: usize,
+        a: *const u8,
+        a_r: isize,
+        b: *const u8,
+        b_c: isize,
+        out: *mut f32,
+        o_r: isize,
+        o_c: isize,
+        acc: bool,
+    ) {
         // SAFETY: the caller's operands cover MR and NR rows of k elements.
         unsafe {
             let mut s = [[D::zero(); NR]; MR];
@@ -194,7 +210,8 @@ mod x86 {
                 for j in 0..NR {
                     let mut v = D::sum(s[r][j]);
                     for q in p..k {
-                        v += D::one(a.wrapping_offset(r as isize * a_r).add(q * D::SIZE)) * D::one(b.wrapping_offset(j as isize * b_c).add(q * D::SIZE));
+                        v += D::one(a.wrapping_offset(r as isize * a_r).add(q * D::SIZE))
+                            * D::one(b.wrapping_offset(j as isize * b_c).add(q * D::SIZE));
                     }
                     let o = out.wrapping_offset(r as isize * o_r + j as isize * o_c);
                     *o = if acc { *o + v } else { v };
@@ -253,7 +270,13 @@ mod x86 {
                         (_, true) => tile::<D, 1, 3>(q, i, j),
                         (_, false) => tile::<D, 1, 1>(q, i, j),
                     }
-                    i += if q.m - i >= 4 { 4 } else if q.m - i >= 2 { 2 } else { 1 };
+                    i += if q.m - i >= 4 {
+                        4
+                    } else if q.m - i >= 2 {
+                        2
+                    } else {
+                        1
+                    };
                 }
                 j += if three { 3 } else { 1 };
             }
@@ -284,7 +307,12 @@ mod x86 {
 
     /// Splits C by columns (rows if there are few columns), gives each part to `f` with the sums'
     /// address and row stride, and finishes it.
-    unsafe fn parts(g: &Gemm, batches: usize, finish: &Finish, f: &(dyn Fn(usize, [usize; 4], *mut f32, isize) + Sync)) -> Result<(), LibError> {
+    unsafe fn parts(
+        g: &Gemm,
+        batches: usize,
+        finish: &Finish,
+        f: &(dyn Fn(usize, [usize; 4], *mut f32, isize) + Sync),
+    ) -> Result<(), LibError> {
         let tall = g.n <= 4 && g.m > g.n;
         let (len, other) = if tall { (g.m, g.n) } else { (g.n, g.m) };
         let bytes = (g.k * len) as u64 * g.b.elem.size() as u64 * batches as u64;
@@ -402,7 +430,12 @@ mod x86 {
             let c = q.out.wrapping_offset(r as isize * q.ld);
             let mut j = 0;
             while j + 8 <= q.n {
-                let b = [L::load8(rows[0].add(j * L::SIZE)), L::load8(rows[1].add(j * L::SIZE)), L::load8(rows[2].add(j * L::SIZE)), L::load8(rows[3].add(j * L::SIZE))];
+                let b = [
+                    L::load8(rows[0].add(j * L::SIZE)),
+                    L::load8(rows[1].add(j * L::SIZE)),
+                    L::load8(rows[2].add(j * L::SIZE)),
+                    L::load8(rows[3].add(j * L::SIZE)),
+                ];
                 for i in 0..M {
                     let o = c.wrapping_offset(i as isize * q.ld).add(j);
                     let mut s = _mm256_loadu_ps(o);
@@ -473,7 +506,8 @@ mod x86 {
     pub(super) unsafe fn sweep(g: &Gemm, batches: usize, finish: &Finish, _: Isa) -> Result<(), LibError> {
         let size = g.a.elem.size() as isize;
         let (pa, pb) = (Ptr(g.a.ptr.cast_mut()), Ptr(g.b.ptr.cast_mut()));
-        let (a_r, a_k, b_k, elem, k, acc, dims) = (g.a.row * size, g.a.col * size, g.b.row * size, g.a.elem, g.k, g.accumulate, g.batch);
+        let (a_r, a_k, b_k, elem, k, acc, dims) =
+            (g.a.row * size, g.a.col * size, g.b.row * size, g.a.elem, g.k, g.accumulate, g.batch);
         let body = move |batch: usize, [r0, rows, c0, cols]: [usize; 4], out: *mut f32, ld: isize| {
             let a = pa.at::<u8>(batch_offset(dims, batch, 0) * size + r0 as isize * a_r).cast_const();
             let b = pb.at::<u8>((batch_offset(dims, batch, 1) + c0 as isize) * size).cast_const();
