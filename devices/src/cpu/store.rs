@@ -90,7 +90,7 @@ impl ObjectStore for DiskStore {
     fn put(&self, key: u128, object: &[u8]) {
         let path = self.path(key);
         let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
-        let bytes = [&MAGIC[..], &checksum(object), object].concat();
+        let bytes = [&MAGIC[..], &checksum(object)[..], object].concat();
         // A cache that cannot be written is no error: the next process compiles again.
         if std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, &path)).is_err() {
             let _ = std::fs::remove_file(&temporary);
