@@ -81,7 +81,7 @@ pub enum Thunk {
     ///
     /// - `dot_general` is canonical: operands are `[batch.., m, k]` and `[batch.., k, n]`, one dimension each for m, k and
     ///   n, any number of batch dimensions, and the attributes say so. Batch dimensions may have stride 0 in either
-    ///   operand. The output is `[batch.., m, n]`, n with stride 1, batch strides arbitrary but apart.
+    ///   operand. The output is `[batch.., m, n]`, n with stride 1, the other strides arbitrary but apart.
     /// - `scatter` and `dynamic_update_slice` work in place: `outputs[0]` is the memory of `inputs[0]`, which already
     ///   holds the operand (a copy comes before where it has to).
     /// - Outputs of attention and its gradient may be strided, and interleaved with each other; all others are dense.

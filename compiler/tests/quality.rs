@@ -2,7 +2,7 @@
 //! lowers one updates it, a change that raises one explains why.
 mod models;
 
-use models::{F, Gpt, Step, gpt, mlp};
+use models::{F, Gpt, Step, clipped, gated_mlp, gpt, math_attention, mlp};
 use rsx_compiler::interp::{Num, Tensor, eval};
 use rsx_compiler::ir::{Builder, DType, FusionKind, Graph, ParamKind, TensorType, Value};
 use rsx_compiler::program::{Program, Thunk, reference};
@@ -187,4 +187,26 @@ fn reshapes_between_contractions_and_elementwise_ops_vanish() {
     let r = b.matmul(h, w2);
     let g = b.finish(vec![r]).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(counts(&check_values(&g, 2).program), (0, 0, 0, 2, 1, 0));
+}
+
+#[test]
+fn attention_of_separate_ops_moves_nothing() {
+    let c = check_values(&math_attention(2, 3, 8, 4), 2);
+    // Heads are read and written through strides. Loop: the dropout mask, which two kernels read. Row: softmax, dropout
+    // and their gradients.
+    assert_eq!(counts(&c.program), (1, 1, 0, 6, 2, 0), "{}", dump::program_text(&c.program));
+}
+
+#[test]
+fn clipping_by_the_global_norm() {
+    let c = check_values(&clipped(&[&[64, 32], &[32], &[40, 50]]), 2);
+    // A norm for each gradient and one of all, an update for each, steps.
+    assert_eq!(counts(&c.program), (3 + 1, 3 + 1, 0, 0, 0, 0), "{}", dump::program_text(&c.program));
+}
+
+#[test]
+fn gated_mlp_in_bf16() {
+    let c = compiled(&gated_mlp(16, 32, 64));
+    // Silu and the product with the other projection are an epilogue, the residual is one.
+    assert_eq!(counts(&c.program), (0, 1, 0, 3, 2, 0), "{}", dump::program_text(&c.program));
 }

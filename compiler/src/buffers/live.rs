@@ -169,12 +169,15 @@ impl Sharing<'_> {
         }
     }
 
-    /// Decides for one thunk: in-place ops get their operand's memory or a copy of it, loops and rows the memory of an
-    /// operand that dies there.
+    /// Decides for one thunk: in-place ops get their operand's memory or a copy of it, loops, rows and epilogues the
+    /// memory of an operand that dies there.
     fn in_place(&mut self, id: InstId) {
         let inst = self.graph.inst(id);
         let must = matches!(inst.kind, OpKind::Scatter | OpKind::DynamicUpdateSlice);
-        let may = matches!(&inst.attrs, Attrs::Fusion { kind: FusionKind::Loop | FusionKind::Row, .. });
+        let may = matches!(
+            &inst.attrs,
+            Attrs::Fusion { kind: FusionKind::Loop | FusionKind::Row | FusionKind::Epilogue, .. }
+        );
         if !must && !may {
             return;
         }

@@ -5,10 +5,12 @@
 //! %a, %b, %c = transpose %dq, ..                 concatenation are thunks
 //! %d = concatenate %a, %b, %c
 //! ```
-//! A result whose only user is a transpose is stored in the transpose's order; results that are put together, transposed
+//! A result whose only user is a transpose is stored in the transpose's order (matrix products: if n stays innermost);
+//! results that are put together, transposed
 //! or not, by a concatenation of nothing else are stored in its memory. The value that then has the dense memory (the
 //! transpose, the concatenation) is the *root*.
 use crate::ir::{Attrs, Dims, Graph, Inst, InstId, OpKind, Value, row_major_strides};
+use crate::passes::dimmap::DotShape;
 use smallvec::SmallVec;
 
 /// The op's kernel writes its results through strides.
@@ -27,16 +29,26 @@ pub(crate) struct Stored {
 /// For every value: where it is stored, if that is not in memory of its own.
 pub(crate) fn stored(g: &Graph) -> Vec<Option<Stored>> {
     let mut out = vec![None; g.n_values()];
-    if !g.insts.iter().any(|i| stores_in_any_order(i.kind)) {
-        return out;
-    }
     let users = g.users();
-    for inst in g.insts.iter().filter(|i| stores_in_any_order(i.kind)) {
+    let strided = |i: &&Inst| stores_in_any_order(i.kind) || i.kind == OpKind::DotGeneral;
+    for inst in g.insts.iter().filter(strided) {
         for (v, s) in place(g, inst, &users) {
             out[v.0 as usize] = Some(s);
         }
     }
     out
+}
+
+/// The kernel of `inst` can write its result permuted by `perm`.
+fn can_store(g: &Graph, inst: &Inst, perm: &[i64]) -> bool {
+    match (inst.kind, &inst.attrs) {
+        (OpKind::DotGeneral, Attrs::Dot(d)) => {
+            let n = DotShape::canonical(g, inst, d).map_or(0, |s| s.n);
+            let inner = perm.len().saturating_sub(n.max(1));
+            (inner..perm.len()).all(|i| perm[i] == i as i64)
+        }
+        (kind, _) => stores_in_any_order(kind),
+    }
 }
 
 /// The only user of `v`, if it has one and is no result of the graph.
@@ -52,7 +64,9 @@ fn place(g: &Graph, inst: &Inst, users: &[SmallVec<[InstId; 4]>]) -> Vec<(Value,
     let read: Vec<(Value, Value, Option<&Dims>)> = inst
         .results()
         .map(|r| match only_user(g, r, users) {
-            Some(Inst { kind: OpKind::Transpose, attrs: Attrs::Dims(p), first, .. }) => (r, *first, Some(p)),
+            Some(Inst { kind: OpKind::Transpose, attrs: Attrs::Dims(p), first, .. }) if can_store(g, inst, p) => {
+                (r, *first, Some(p))
+            }
             _ => (r, r, None),
         })
         .collect();

@@ -1,6 +1,7 @@
 //! Dumps: every stage of a compilation as text, one file per stage, for people.
 //!
-//! Files are `<dir>/<graph>.<number>.<stage>.txt`, numbered in the order of the stages. A dump that cannot be written is
+//! Files are `<dir>/<graph>-<compilation>.<number>.<stage>.txt`: compilations are numbered in the order of the process, stages
+//! in the order they run. A dump that cannot be written is
 //! reported in the log and otherwise ignored: it must never fail a compilation.
 mod text;
 
@@ -11,6 +12,7 @@ use crate::ir::Graph;
 use crate::passes::LedgerEntry;
 use crate::program::Program;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 pub use text::program_text;
 
 /// Writes the stages of one compilation.
@@ -25,6 +27,9 @@ impl Dump {
         let name: String =
             graph.chars().map(|c| if c.is_alphanumeric() || "-_".contains(c) { c } else { '_' }).collect();
         let name = if name.is_empty() { "graph".to_owned() } else { name };
+        static COMPILATIONS: AtomicU32 = AtomicU32::new(0);
+        let number = if dir.is_some() { COMPILATIONS.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        let name = format!("{name}-{number:03}");
         Dump { to: dir.map(|d| (d.to_owned(), name)), number: 0 }
     }
 

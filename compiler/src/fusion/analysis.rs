@@ -321,6 +321,20 @@ impl<'g> Analysis<'g> {
         if ty.rank() == 0 { 0 } else { ty.bytes() }
     }
 
+    /// Read from memory at the same index or repeated, or computed from constants: what an epilogue can take.
+    pub(crate) fn is_plain(&self, v: Value) -> bool {
+        if self.is_stored(v) {
+            return true;
+        }
+        let inst = self.g.def_inst(v);
+        let simple = match inst.kind.class() {
+            Class::Elementwise => true,
+            Class::Leaf => inst.kind == OpKind::Constant,
+            _ => matches!(inst.kind, OpKind::BroadcastInDim | OpKind::Reshape),
+        };
+        simple && inst.operands.iter().all(|&o| self.is_plain(o))
+    }
+
     /// Operations per element of an instruction.
     pub(crate) fn ops(&self, id: InstId) -> f64 {
         cost::element_ops(self.g.inst(id).kind)

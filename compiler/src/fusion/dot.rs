@@ -24,6 +24,15 @@ pub(crate) fn walkable(view: &Strided, inst: &Inst, v: Value, d: &DotDims) -> bo
     (!lhs || lhs_ok()) && (!rhs || rhs_ok())
 }
 
+/// Whatever elementwise ops an epilogue of `of` holds, n stays one dimension.
+pub(crate) fn any_epilogue_fits(a: &Analysis<'_>, of: InstId) -> bool {
+    let inst = a.g.inst(of);
+    match &inst.attrs {
+        Attrs::Dot(d) => DotShape::canonical(a.g, inst, d).is_some_and(|s| s.n == 1),
+        _ => true,
+    }
+}
+
 /// The epilogue made of `members` leaves n (and k) of the dot `of` one dimension.
 pub(crate) fn epilogue_fits(a: &Analysis<'_>, of: InstId, members: &[InstId]) -> bool {
     let inst = a.g.inst(of);

@@ -2,7 +2,7 @@
 use super::analysis::Path;
 use super::cluster::{ClusterId, Clusters, Reason, Shape};
 use super::{Decision, FusionLimits};
-use crate::ir::{Class, Dims, Inst, InstId, OpKind, Value};
+use crate::ir::{Dims, InstId, OpKind, Value};
 use ahash::{AHashMap, AHashSet};
 
 /// Readers of the same value that a reader is tried with.
@@ -86,6 +86,8 @@ impl Merger<'_, '_, '_> {
                         && (cluster.shape != Shape::Loop || self.c.is_elementwise(id))
                         && !matches!(cluster.shape, Shape::Epilogue { .. })
                         && !self.has_results(p);
+                    // Each of two contractions gets the ops nearest to it, rather than one the ops of both.
+                    let tree = tree && !(self.own_contraction(p).is_some() && self.own_contraction(id).is_some());
                     let contraction = matches!(self.c.get(p).shape, Shape::Epilogue { .. });
                     if self.mergeable(p) && (tree || !trees) && !(contraction && self.single(p)) {
                         edges.push((b, p, id));
@@ -109,6 +111,20 @@ impl Merger<'_, '_, '_> {
         self.c.get(c).members.len() == 1
     }
 
+    /// The last contraction without epilogue whose result is read by `c` alone.
+    fn own_contraction(&self, c: ClusterId) -> Option<ClusterId> {
+        let cluster = self.c.get(c);
+        let own = |&p: &ClusterId| {
+            let x = self.c.get(p);
+            matches!(x.shape, Shape::Epilogue { .. })
+                && x.members.len() == 1
+                && x.succ.len() == 1
+                && x.dims == cluster.dims
+                && !self.has_results(p)
+        };
+        cluster.pred.iter().copied().filter(own).max_by_key(|&p| self.c.position(p))
+    }
+
     fn has_results(&self, c: ClusterId) -> bool {
         let g = self.c.a.g;
         self.c.get(c).members.iter().flat_map(|&m| g.inst(m).results()).any(|v| self.c.a.is_result[v.0 as usize])
@@ -128,6 +144,11 @@ impl Merger<'_, '_, '_> {
                 let dot = self.c.current(dot);
                 let mut readers: Vec<ClusterId> = self.c.get(dot).succ.iter().copied().collect();
                 readers.sort_unstable_by_key(|&r| self.c.position(r));
+                // A later contraction that feeds the reader takes it: what this one computes is there by then, while
+                // the other way round results of many contractions would wait for one (sums of gradients).
+                let later =
+                    |r: ClusterId| self.own_contraction(r).is_some_and(|o| self.c.position(o) > self.c.position(dot));
+                readers.retain(|&r| !later(r));
                 if !readers.into_iter().any(|r| self.attempt(dot, r, "epilogue")) {
                     break;
                 }
@@ -309,7 +330,7 @@ impl Merger<'_, '_, '_> {
             return Err(Reason::NotElementwise);
         }
         // Operands come from memory, repeated at most.
-        let plain = |m: &InstId| a.g.inst(*m).operands.iter().all(|&v| self.is_plain(v));
+        let plain = |m: &InstId| a.g.inst(*m).operands.iter().all(|&v| a.is_plain(v));
         if !self.c.get(id).members.iter().all(plain) {
             return Err(Reason::NotElementwise);
         }
@@ -328,21 +349,6 @@ impl Merger<'_, '_, '_> {
             return Err(Reason::EpilogueDims);
         }
         Ok(())
-    }
-
-    /// Read from memory at the same index or repeated, or computed from constants.
-    fn is_plain(&self, v: Value) -> bool {
-        let a = self.c.a;
-        if a.is_stored(v) {
-            return true;
-        }
-        let inst: &Inst = a.g.def_inst(v);
-        let simple = match inst.kind.class() {
-            Class::Elementwise => true,
-            Class::Leaf => inst.kind == OpKind::Constant,
-            _ => matches!(inst.kind, OpKind::BroadcastInDim | OpKind::Reshape),
-        };
-        simple && inst.operands.iter().all(|&o| self.is_plain(o))
     }
 
     fn check_size(&self, p: ClusterId, id: ClusterId) -> Result<(), Reason> {

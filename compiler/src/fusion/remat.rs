@@ -137,7 +137,14 @@ fn saving(
         let cluster = c.get(k);
         match cluster.shape {
             Shape::Loop | Shape::Row { .. } | Shape::Column { .. } => {}
-            Shape::Opaque | Shape::Epilogue { .. } => return Err(Reason::Opaque),
+            Shape::Epilogue { of } => {
+                let plain = |i: &InstId| a.g.inst(*i).operands.iter().all(|&o| a.is_plain(o));
+                let contraction = a.reads(of).iter().any(|r| r.value == v);
+                if contraction || !cone.insts.iter().all(plain) || !super::dot::any_epilogue_fits(a, of) {
+                    return Err(Reason::Opaque);
+                }
+            }
+            Shape::Opaque => return Err(Reason::Opaque),
         }
         let mut evals = 0.0;
         let mut already: AHashSet<Value> = AHashSet::new();
@@ -165,7 +172,13 @@ fn saving(
         again_ops += evals * cone.insts.iter().map(|&i| a.ops(i)).sum::<f64>();
     }
     debug_assert!(!readers.contains(&owner));
-    let kept = kept_bytes * (1.0 + MEMORY_BONUS) / model.bytes_per_ns;
+    // Nothing else comes out of its kernel: that goes too.
+    let sole = c.get(owner).members.iter().flat_map(|&m| a.g.inst(m).results()).all(|w| {
+        let leaves = a.is_result[w.0 as usize] || a.readers(w).iter().any(|&r| c.find(r) != owner);
+        w == v || !leaves || remat.dropped.contains(&w)
+    });
+    let launch = if sole { model.launch_ns } else { 0.0 };
+    let kept = launch + kept_bytes * (1.0 + MEMORY_BONUS) / model.bytes_per_ns;
     let again = again_bytes / model.bytes_per_ns + model.compute_ns(again_ops);
     if again < kept { Ok(()) } else { Err(Reason::Cost) }
 }

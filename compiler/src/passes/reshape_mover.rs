@@ -260,7 +260,8 @@ impl Classes {
 
 /// Moves cuts (slice, pad, concatenate) along a dimension that is then, or was before, split by a reshape to the outer
 /// piece, where they cut at multiples of the inner ones:
-/// `reshape(slice(x))` => `slice(reshape(x))`, `concatenate(reshape(a), ..)` => `reshape(concatenate(a, ..))`.
+/// `reshape(slice(x))` => `slice(reshape(x))`, `slice(reshape(x))` => `reshape(slice(reshape(x)))` on the pieces of x,
+/// `concatenate(reshape(a), ..)` => `reshape(concatenate(a, ..))`.
 fn lift_cuts(graph: &Graph) -> Result<Graph, TypeError> {
     let mut r = Rewriter::new(graph);
     for id in live_order(graph) {
@@ -270,6 +271,7 @@ fn lift_cuts(graph: &Graph) -> Result<Graph, TypeError> {
         let mut s = Simplifier { b: &mut r.b };
         let lifted = match inst.kind {
             OpKind::Reshape => lift_slice(&mut s, operands[0], &graph.ty(inst.result()).dims),
+            OpKind::Slice => lower_slice(&mut s, operands[0], &inst.attrs),
             OpKind::Concatenate => lift_concatenate(&mut s, inst.attrs.clone(), &operands),
             OpKind::Pad => lift_pad(&mut s, &inst.attrs, &operands),
             _ => None,
@@ -310,6 +312,47 @@ fn lift_slice(s: &mut Simplifier<'_>, x: Value, to: &[i64]) -> Option<Value> {
     hi[dim] = limit[dim] / inner;
     debug_assert!(extra > 0);
     Some(s.slice(y, lo, hi, Dims::from_elem(1, to.len())))
+}
+
+/// A slice along a dimension that a reshape made of several, at multiples of the inner ones: along the outer one.
+fn lower_slice(s: &mut Simplifier<'_>, x: Value, attrs: &Attrs) -> Option<Value> {
+    let Attrs::Slice { start, limit, stride } = attrs else { return None };
+    let inst = s.b.graph().def_inst(x).clone();
+    if inst.kind != OpKind::Reshape || s.b.ty(x).numel() == 0 {
+        return None;
+    }
+    let to = s.b.dims(x);
+    let mut cut = (0..to.len()).filter(|&i| start[i] != 0 || limit[i] != to[i] || stride[i] != 1);
+    let (dim, None) = (cut.next()?, cut.next()) else { return None };
+    let before: i64 = to[..dim].iter().product();
+    let size = to[dim];
+    // Where the operand's dimensions end within this one, as the size of what lies outside.
+    let mut end = 1;
+    let mut inner = None;
+    for &n in &s.b.dims(inst.operands[0]) {
+        end *= n;
+        let outer = end / before;
+        if end % before == 0 && outer > 1 && outer < size && size % outer == 0 {
+            let rest = size / outer;
+            if stride[dim] == 1 && start[dim] % rest == 0 && limit[dim] % rest == 0 {
+                inner = Some(rest);
+                break;
+            }
+        }
+    }
+    let inner = inner?;
+    let mut dims = to.clone();
+    dims[dim] = size / inner;
+    dims.insert(dim + 1, inner);
+    let y = s.reshape(inst.operands[0], &dims);
+    let (mut lo, mut hi) = (Dims::from_elem(0, dims.len()), dims);
+    lo[dim] = start[dim] / inner;
+    hi[dim] = limit[dim] / inner;
+    let ones = Dims::from_elem(1, hi.len());
+    let part = s.slice(y, lo, hi, ones);
+    let mut dims = to;
+    dims[dim] = limit[dim] - start[dim];
+    Some(s.reshape(part, &dims))
 }
 
 fn lift_concatenate(s: &mut Simplifier<'_>, attrs: Attrs, parts: &[Value]) -> Option<Value> {

@@ -89,7 +89,8 @@ impl Emitter<'_> {
     fn dense(&self, v: Value) -> Result<View, TypeError> {
         let view = self.view(v)?;
         if self.plan.binding(v)?.is_dense() {
-            Ok(view)
+            // Dimensions of size 1 may carry any stride; here they carry the usual one.
+            Ok(View { strides: crate::ir::row_major_strides(&view.dims), ..view })
         } else {
             Err(TypeError::new(format!("a kernel reads {view:?}, which is not dense")))
         }

@@ -544,3 +544,120 @@ pub fn mlp(layers: usize, batch: i64, width: i64) -> Graph {
     s.adamw();
     s.finish()
 }
+
+/// Gradient clipping by the global norm, then AdamW: `clip_grad_norm_` as `_foreach` ops record it.
+pub fn clipped(sizes: &[&[i64]]) -> Graph {
+    let mut s = Step::new("clipped");
+    let weights: Vec<Weight> = sizes.iter().map(|d| s.weight(d)).collect();
+    let grads: Vec<Value> = sizes.iter().map(|d| s.input(F, d).1).collect();
+    let mut norms = Vec::new();
+    for &g in &grads {
+        let square = s.b.mul(g, g);
+        let all: Vec<i64> = (0..s.b.rank(g) as i64).collect();
+        let sum = s.b.reduce(ReduceKind::Sum, square, &all);
+        let norm = s.b.unary(OpKind::Sqrt, sum);
+        norms.push(s.b.reshape(norm, [1]));
+    }
+    let stacked = s.b.concatenate(&norms, 0);
+    let square = s.b.mul(stacked, stacked);
+    let total = s.b.reduce(ReduceKind::Sum, square, &[0]);
+    let total = s.b.unary(OpKind::Sqrt, total);
+    let e = s.plus(total, 1e-6);
+    let one = s.b.scalar(F, 1.0);
+    let coef = s.b.div(one, e);
+    let coef = s.b.binary(OpKind::Minimum, coef, one);
+    for (&w, &g) in weights.iter().zip(&grads) {
+        let c = s.like(coef, g);
+        let clipped = s.b.mul(g, c);
+        s.set_grad(w, clipped);
+    }
+    s.result(total);
+    s.adamw();
+    s.finish()
+}
+
+/// Forward and backward of softmax(q·kᵀ / sqrt(d) + mask), dropout, ·v as separate ops.
+pub fn math_attention(batch: i64, heads: i64, time: i64, depth: i64) -> Graph {
+    let mut s = Step::new("math_attention");
+    let dims = [batch, time, heads, depth];
+    let input = |s: &mut Step| {
+        let x = s.input(F, &dims).1;
+        let t = s.b.transpose(x, [0, 2, 1, 3]);
+        s.b.reshape(t, [batch * heads, time, depth])
+    };
+    let (q, k, v, dout) = (input(&mut s), input(&mut s), input(&mut s), input(&mut s));
+    let mask = s.input(DType::Bool, &[time, time]).1;
+    let seed = s.b.parameter(TensorType::scalar(DType::I64), ParamKind::Scalar);
+    let offset = s.b.parameter(TensorType::scalar(DType::I64), ParamKind::Scalar);
+    let kt = s.b.transpose(k, [0, 2, 1]);
+    let scores = s.b.bmm(q, kt);
+    let scaled = s.scale(scores, 1.0 / (depth as f64).sqrt());
+    let four = s.b.reshape(scaled, [batch, heads, time, time]);
+    let minus = s.lit(four, f64::NEG_INFINITY);
+    let m = s.like(mask, four);
+    let masked = s.b.select(m, four, minus);
+    let p = s.softmax(masked);
+    // Dropout keeps a quarter less.
+    let bits = s.b.rng_bits(seed, offset, &[batch, heads, time, time], 0);
+    let limit = s.b.splat_i64(&TensorType::new(DType::U32, [batch, heads, time, time]), 1 << 30);
+    let keep = s.b.compare(CmpDir::Ge, bits, limit);
+    let keep_f = s.b.convert(keep, F);
+    let keep_f = s.scale(keep_f, 4.0 / 3.0);
+    let dropped = s.b.mul(p, keep_f);
+    let flat = s.b.reshape(dropped, [batch * heads, time, time]);
+    let out = s.b.bmm(flat, v);
+    s.result(out);
+    // Backward.
+    let ft = s.b.transpose(flat, [0, 2, 1]);
+    let dv = s.b.bmm(ft, dout);
+    let vt = s.b.transpose(v, [0, 2, 1]);
+    let dp = s.b.bmm(dout, vt);
+    let dp = s.b.reshape(dp, [batch, heads, time, time]);
+    let dp = s.b.mul(dp, keep_f);
+    let ds = s.softmax_backward(dp, p);
+    let zero = s.lit(ds, 0.0);
+    let ds = s.b.select(m, ds, zero);
+    let ds = s.scale(ds, 1.0 / (depth as f64).sqrt());
+    let ds = s.b.reshape(ds, [batch * heads, time, time]);
+    let dq = s.b.bmm(ds, k);
+    let dst = s.b.transpose(ds, [0, 2, 1]);
+    let dk = s.b.bmm(dst, q);
+    for g in [dq, dk, dv] {
+        let g = s.b.reshape(g, [batch, heads, time, depth]);
+        let g = s.b.transpose(g, [0, 2, 1, 3]);
+        s.result(g);
+    }
+    s.finish()
+}
+
+/// Forward of a LLaMA block's MLP with RMS norm: norm, two projections, silu gate, projection, residual; in bf16 with
+/// f32 norms.
+pub fn gated_mlp(rows: i64, width: i64, hidden: i64) -> Graph {
+    let mut s = Step::new("gated_mlp");
+    let h = DType::BF16;
+    let x = s.input(h, &[rows, width]).1;
+    let w = s.input(h, &[width]).1;
+    let [wg, wu] = [(); 2].map(|()| s.input(h, &[hidden, width]).1);
+    let wd = s.input(h, &[width, hidden]).1;
+    let xf = s.b.convert(x, F);
+    let sq = s.b.mul(xf, xf);
+    let mean = s.mean_keep(sq, &[1]);
+    let me = s.plus(mean, 1e-6);
+    let r = s.b.unary(OpKind::Rsqrt, me);
+    let r = s.like(r, xf);
+    let n = s.b.mul(xf, r);
+    let n = s.b.convert(n, h);
+    let wl = s.like(w, n);
+    let n = s.b.mul(n, wl);
+    let g = s.linear(n, wg, None);
+    let u = s.linear(n, wu, None);
+    let gf = s.b.convert(g, F);
+    let sig = s.b.unary(OpKind::Logistic, gf);
+    let a = s.b.mul(gf, sig);
+    let a = s.b.convert(a, h);
+    let a = s.b.mul(a, u);
+    let d = s.linear(a, wd, None);
+    let y = s.b.add(x, d);
+    s.result(y);
+    s.finish()
+}
