@@ -418,7 +418,12 @@ pub(crate) fn as_dtype(b: &mut Builder, base: Value, dtype: DType) -> Option<Val
     if have == dtype {
         return Some(base);
     }
-    (have.size() == dtype.size() && have != DType::Bool && dtype != DType::Bool).then(|| b.bitcast(base, dtype))
+    match (have, dtype) {
+        // The same bytes; the other way round a byte could hold more than a bool.
+        (DType::Bool, DType::U8 | DType::I8) => Some(b.convert(base, dtype)),
+        (DType::Bool, _) | (_, DType::Bool) => None,
+        _ => (have.size() == dtype.size()).then(|| b.bitcast(base, dtype)),
+    }
 }
 
 /// Element type that a float function gives for an operand: PyTorch's default float for integers.

@@ -4,7 +4,7 @@ Each call is run by eager PyTorch and, as the flat record that the shim would wr
 interpreter (`lazy/examples/aten_eval.rs`). Inputs are views with odd strides and offsets as often as not.
 
     cargo build -p rsx-lazy --example aten_eval
-    python tests/witness/aten.py [--only PATTERN] [--quick] [--verbose]
+    python tests/witness/aten.py [--only PATTERN] [--quick] [--device] [--verbose]
 """
 import argparse
 import collections
@@ -263,6 +263,71 @@ def exact_of(values, eager):
     return lambda: (eager(*copies), copies)
 
 
+class DeviceRun:
+    """One call on the device `rsx`: recorded now, compared later, so that several share a segment."""
+
+    def __init__(self, call, op):
+        self.call, self.bases = call, {}
+        values = [self.move(v) for v in call.values]
+        for i, a in enumerate(op._schema.arguments):
+            if a.name == "device" and not any(flat_tensors(v) for v in values):
+                values[i] = torch.device("rsx")
+        self.inputs = [t for v in values for t in flat_tensors(v)]
+        returned = kwargs_call(op)(*values)
+        known = {id(t) for t in self.inputs}
+        self.results = [t for t in flat_tensors(returned) if id(t) not in known]
+
+    def move(self, v):
+        if isinstance(v, cases.Host):
+            return v.tensor
+        if isinstance(v, torch.Tensor):
+            i = self.call.record.index[v.untyped_storage()._cdata]
+            if i not in self.bases:
+                data = bytearray(bytes.fromhex(self.call.record.storages[i]))
+                flat = torch.frombuffer(data, dtype=v.dtype) if data else torch.empty(0, dtype=v.dtype)
+                self.bases[i] = flat.to("rsx")
+            return self.bases[i].as_strided(v.shape, v.stride(), v.storage_offset())
+        return [self.move(e) for e in v] if isinstance(v, (list, tuple)) else v
+
+    def check(self):
+        """What is wrong, in the words of `Call.check`."""
+        storages = {}
+        for i, base in self.bases.items():
+            storages[str(i)] = raw(base.cpu()).hex()
+        n = len(self.call.record.storages)
+        fresh = [o for o in self.call.outs if o["kind"] == "fresh"]
+        for k, (t, o) in enumerate(zip(self.results, fresh)):
+            flat = torch.zeros(o["nbytes"] // t.element_size(), dtype=t.dtype)
+            flat.as_strided(o["sizes"], o["strides"]).copy_(t.cpu())
+            storages[str(n + k)] = raw(flat).hex()
+        return self.call.check({"storages": storages})
+
+
+def on_device(calls):
+    """Failures by overload, of runs on the device."""
+    import rsx
+
+    failures, batch = collections.defaultdict(list), []
+    for n, call in enumerate(calls):
+        if packet(call.name) in cases.RANDOM:
+            continue
+        try:
+            batch.append(DeviceRun(call, overload(call.name)))
+        except Exception as e:
+            failures[call.name].append("raised " + str(e).splitlines()[0][:300])
+        if len(batch) == 24 or n + 1 == len(calls):
+            for run in batch:
+                try:
+                    why = run.check()
+                except Exception as e:
+                    why = "raised " + str(e).splitlines()[0][:300]
+                if why:
+                    failures[run.call.name].append(why)
+            batch = []
+    print("call nodes:", dict(rsx.metrics()["calls"]))
+    return failures
+
+
 def overload(name):
     base, _, ov = name.partition(".")
     return getattr(getattr(torch.ops.aten, base), ov or "default")
@@ -414,6 +479,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="*")
     parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--device", action="store_true", help="run on the device rsx instead of the interpreter")
     parser.add_argument("--quick", action="store_true", help="four element types instead of nine")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -435,6 +501,12 @@ def main():
             if new:
                 covered.add(name)
         uncovered += [n for n in names if n not in covered and fnmatch.fnmatch(n, options.only)]
+    if options.device:
+        failures = on_device(calls)
+        for name, whys in sorted(failures.items()):
+            print(f"FAIL {name} ({len(whys)} cases): {whys[0][:600]}")
+        print(f"{len(calls)} calls on the device, {len(failures)} overloads fail")
+        return 1 if failures else 0
     text = "\n".join(c.line() for c in calls) + "\n"
     answers = subprocess.run([binary()], input=text, capture_output=True, text=True)
     lines = answers.stdout.splitlines()

@@ -573,6 +573,25 @@ for kind, n in [("nearest", 1), ("nearest", 2), ("nearest", 3), ("exact", 1), ("
         add(op, case(T(*shape), size, *align, *factor))
         add(op + "_backward", case(T(*shape[:2], *size), size, list(shape), *align, *factor))
 
+for mode in (0, 1):
+    for padding in (0, 1, 2):
+        for align in (False, True):
+            args = (mode, padding, align)
+            add("grid_sampler_2d", case(T(2, 3, 5, 6), T(2, 4, 3, 2, lo=-1.4, hi=1.4), *args, only=WIDE))
+            add("grid_sampler_2d_backward",
+                case(T(2, 3, 4, 3), T(2, 3, 5, 6), T(2, 4, 3, 2, lo=-1.4, hi=1.4), *args, [True, True], only=WIDE))
+for p in (2.0, 1.0, 0.0, inf, 3.0):
+    add("_cdist_forward", case(T(3, 5), T(4, 5), p, None, only=WIDE), case(T(2, 3, 5), T(2, 4, 5), p, None, only=WIDE))
+
+    def cdist_backward(d, p=p):
+        if d not in WIDE:
+            return None
+        x, y = torch.randn(2, 3, 5).to(d), torch.randn(2, 4, 5).to(d)
+        return torch.randn(2, 3, 4).to(d), x, y, p, torch.ops.aten._cdist_forward(x, y, p, None)
+
+    add("_cdist_backward", cdist_backward)
+add("_trilinear", case(T(4, 5), T(3, 5, 6), T(4, 6), [1, 3], [0], [1, 2], [2, 3]))
+
 # Numbers to tensors, copies.
 for a in ((0, 7), (2, 9, 3), (5, -3, -2)):
     n = len(range(*a))
@@ -690,6 +709,7 @@ def scores_mask(q, k, bias, causal):
 
 
 def attention(q, k, v, bias=None, dropout_p=0.0, causal=False, debug=False, scale=None):
+    k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
     s = q.double() @ k.double().transpose(-1, -2) * (scale or 1 / math.sqrt(q.shape[-1])) + scores_mask(q, k, bias, causal)
     out = (torch.softmax(s, -1) @ v.double()).to(q.dtype)
     zero = torch.zeros((), dtype=i64)
@@ -699,8 +719,9 @@ def attention(q, k, v, bias=None, dropout_p=0.0, causal=False, debug=False, scal
 def attention_backward(g, q, k, v, bias, mask, out, lse, cq, ck, mq, mk, p, causal, seed, offset, scale=None):
     leaves = [t.double().detach().requires_grad_() for t in (q, k, v)]
     b = bias.double().detach().requires_grad_() if bias is not None else None
-    s = leaves[0] @ leaves[1].transpose(-1, -2) * (scale or 1 / math.sqrt(q.shape[-1])) + scores_mask(q, k, b, causal)
-    o = torch.softmax(s, -1) @ leaves[2]
+    kk, vv = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in leaves[1:])
+    s = leaves[0] @ kk.transpose(-1, -2) * (scale or 1 / math.sqrt(q.shape[-1])) + scores_mask(q, k, b, causal)
+    o = torch.softmax(s, -1) @ vv
     grads = torch.autograd.grad((o * g.double()).sum(), leaves + ([b] if b is not None else []))
     grads = [t.to(q.dtype) for t in grads]
     return (*grads, None) if b is None else tuple(grads)
@@ -708,7 +729,7 @@ def attention_backward(g, q, k, v, bias, mask, out, lse, cq, ck, mq, mk, p, caus
 
 ATT = [((2, 3, 5, 4), (2, 3, 5, 4), None, False, None), ((2, 3, 5, 4), (2, 3, 5, 4), None, True, None),
        ((1, 2, 4, 8), (1, 2, 6, 8), (4, 6), False, 0.3), ((2, 3, 5, 4), (2, 3, 7, 4), (2, 1, 5, 7), False, None),
-       ((2, 2, 6, 4), (2, 2, 6, 4), (1, 2, 1, 6), True, None)]
+       ((2, 2, 6, 4), (2, 2, 6, 4), (1, 2, 1, 6), True, None), ((2, 6, 5, 4), (2, 2, 5, 4), None, True, None)]
 
 
 def att_case(q, k, b, causal, scale):

@@ -18,9 +18,25 @@ fn four<'a>(x: Ex<'a>) -> Ex<'a> {
     if x.rank() == 3 { x.unsqueeze(0) } else { x }
 }
 
+/// Each head of `x` as often as there are queries for it (grouped queries).
+fn for_heads<'a>(x: Ex<'a>, heads: i64) -> Ex<'a> {
+    let d = x.dims();
+    if d[1] == heads {
+        return x;
+    }
+    x.unsqueeze(2).broadcast(&[d[0], d[1], heads / d[1], d[2], d[3]]).reshape(&[d[0], heads, d[2], d[3]])
+}
+
+/// The adjoint of [`for_heads`]: a gradient for `kept` heads.
+fn of_heads<'a>(g: Ex<'a>, kept: i64) -> Ex<'a> {
+    let d = g.dims();
+    if d[1] == kept { g } else { g.opmath().reshape(&[d[0], kept, d[1] / kept, d[2], d[3]]).sum(&[2]).to(g.dtype()) }
+}
+
 fn forward(cx: &mut Cx) -> Lowered {
     let (q, k, v) = (four(cx.x(0)?), four(cx.x(1)?), four(cx.x(2)?));
     check(cx, q, k, 4)?;
+    let (k, v) = (for_heads(k, q.size(1)), for_heads(v, q.size(1)));
     let bias = cx.opt_as(3, q.dtype())?;
     let causal = cx.bool(5)?;
     let s = scale(cx, 7, q)?;
@@ -45,8 +61,8 @@ fn check(cx: &Cx, q: Ex, k: Ex, dropout: usize) -> Res<()> {
     if !cx.is_none(dropout) && cx.double(dropout)? != 0.0 {
         return cx.decline("dropout inside attention");
     }
-    if q.rank() != 4 || q.dims()[..2] != k.dims()[..2] {
-        return cx.decline("grouped queries");
+    if q.rank() != 4 || q.size(0) != k.size(0) || q.size(1) % k.size(1).max(1) != 0 {
+        return cx.decline("sizes of queries and keys");
     }
     Ok(())
 }
@@ -54,6 +70,8 @@ fn check(cx: &Cx, q: Ex, k: Ex, dropout: usize) -> Res<()> {
 fn backward(cx: &mut Cx) -> Lowered {
     let (q, k, v) = (four(cx.x(1)?), four(cx.x(2)?), four(cx.x(3)?));
     check(cx, q, k, 12)?;
+    let kept = k.size(1);
+    let (k, v) = (for_heads(k, q.size(1)), for_heads(v, q.size(1)));
     let dout = four(cx.x_as(0, q.dtype())?);
     let bias = cx.opt_as(4, q.dtype())?;
     let (out, lse) = (four(cx.x(6)?), cx.x_as(7, DType::F32)?);
@@ -66,7 +84,9 @@ fn backward(cx: &mut Cx) -> Lowered {
     });
     let mut results = Vec::new();
     for (n, g) in grads.into_iter().enumerate() {
-        results.push(if cx.wants(n) { shaped(cx, Ex::new(q.ctx(), g), n)?.v } else { KEEP });
+        let g = Ex::new(q.ctx(), g);
+        let g = if n == 0 { g } else { of_heads(g, kept) };
+        results.push(if cx.wants(n) { shaped(cx, g, n)?.v } else { KEEP });
     }
     results.push(match bias {
         Some(bias) if cx.wants(3) => {

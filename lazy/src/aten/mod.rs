@@ -28,10 +28,12 @@ mod blend;
 mod compare;
 mod conv;
 mod copy;
+mod distance;
 mod embedding;
 pub mod expr;
 mod factory;
 mod foreach;
+mod grid;
 mod index;
 mod interpolate;
 mod linalg;
@@ -118,6 +120,8 @@ static TABLES: &[Table] = &[
     shape::ROWS,
     pad::ROWS,
     interpolate::ROWS,
+    grid::ROWS,
+    distance::ROWS,
     rng::ROWS,
     factory::ROWS,
     copy::ROWS,

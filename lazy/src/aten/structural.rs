@@ -26,7 +26,7 @@ pub fn encoding(op: &str, argument: &str) -> Encoding {
             Encoding::Structure
         }
         // The formula depends on it.
-        "ord" | "p" if is("norm") || is("powsum") => Encoding::Structure,
+        "ord" | "p" if is("norm") || is("powsum") || is("dist") => Encoding::Structure,
         "exponent" => Encoding::Structure,
         "dropout_p" if is("attention") => Encoding::Structure,
         // Never changes.
