@@ -8,7 +8,7 @@ use rsx_lazy::Trace;
 use std::sync::Arc;
 
 /// Niceness of compile threads: they take what recording and running leave over.
-const NICE: i32 = 10;
+const NICE: i32 = 5;
 
 /// One segment to compile.
 pub(crate) struct CompileJob {

@@ -3,8 +3,9 @@ use crate::key::{Ingredient, Key};
 use crate::schedule::Schedule;
 use crate::segment::CompiledSegment;
 use ahash::AHashMap;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
 
 /// Where a segment stands on its way to a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,12 @@ pub(crate) struct Entry {
     sightings: AtomicU32,
     status: AtomicU8,
     last_seen: AtomicU64,
+    /// It was compiled before it recurred.
+    foreseen: AtomicBool,
+    /// When the compile was claimed.
+    claimed: Mutex<Option<Instant>>,
+    /// The compile ended, or was given up.
+    settled: Condvar,
     schedule: OnceLock<Schedule>,
     program: OnceLock<CompiledSegment>,
 }
@@ -38,6 +45,9 @@ impl Entry {
             sightings: AtomicU32::new(0),
             status: AtomicU8::new(Status::Seen as u8),
             last_seen: AtomicU64::new(0),
+            foreseen: AtomicBool::new(false),
+            claimed: Mutex::new(None),
+            settled: Condvar::new(),
             schedule: OnceLock::new(),
             program: OnceLock::new(),
         }
@@ -59,12 +69,49 @@ impl Entry {
 
     /// Claims the compilation: true for one caller only.
     pub(crate) fn start(&self) -> bool {
-        self.status.compare_exchange(Status::Seen as u8, Status::Compiling as u8, AcqRel, Acquire).is_ok()
+        let claimed =
+            self.status.compare_exchange(Status::Seen as u8, Status::Compiling as u8, AcqRel, Acquire).is_ok();
+        if claimed {
+            *self.claim() = Some(Instant::now());
+        }
+        claimed
+    }
+
+    fn claim(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.claimed.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// How long the compile has been going on, if one is.
+    pub(crate) fn compiling_since(&self) -> Option<Duration> {
+        let since = (*self.claim())?;
+        (self.status.load(Acquire) == Status::Compiling as u8).then(|| since.elapsed())
+    }
+
+    /// Waits for the end of the compile, at most `limit`, and while `go_on` says so.
+    pub(crate) fn await_program(&self, limit: Duration, go_on: impl Fn() -> bool) {
+        let deadline = Instant::now() + limit;
+        let mut guard = self.claim();
+        while self.status.load(Acquire) == Status::Compiling as u8 && go_on() {
+            let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_millis(20));
+            if left.is_zero() {
+                return;
+            }
+            guard = self.settled.wait_timeout(guard, left).unwrap_or_else(|e| e.into_inner()).0;
+        }
+    }
+
+    pub(crate) fn foresee(&self) {
+        self.foreseen.store(true, Relaxed);
+    }
+
+    pub(crate) fn is_foreseen(&self) -> bool {
+        self.foreseen.load(Relaxed)
     }
 
     /// Gives a claim back.
     pub(crate) fn give_up(&self) {
         let _ = self.status.compare_exchange(Status::Compiling as u8, Status::Seen as u8, AcqRel, Acquire);
+        self.settled.notify_all();
     }
 
     /// Ends a compilation; nothing means that it failed for good.
@@ -78,6 +125,7 @@ impl Entry {
             None => Status::Failed,
         };
         self.status.store(status as u8, Release);
+        self.settled.notify_all();
     }
 
     pub(crate) fn has_failed(&self) -> bool {

@@ -11,9 +11,6 @@ use crossbeam_channel::Sender;
 use rsx_lazy::{FrameId, SegmentSink, Trace};
 use std::sync::{Arc, Mutex};
 
-/// Sightings of a segment from which it is compiled in the background: code that runs once never is.
-const RECURS: u32 = 2;
-
 pub(crate) struct Core {
     pub(crate) shared: Arc<Shared>,
     pub(crate) cache: ProgramCache,
@@ -38,13 +35,21 @@ impl SegmentSink for Core {
         let span =
             tracing::debug_span!(target: "rsx::cut", "cut", cause, nodes = trace.nodes.len(), seq = trace.sequence);
         let _in_span = span.enter();
-        shared.report.cut(CutCause::parse(cause).unwrap_or(CutCause::Unsupported), frame.0);
+        let cause = CutCause::parse(cause);
+        shared.report.cut(cause.unwrap_or(CutCause::Unsupported), frame.0);
         Counters::add(&shared.counters.segments, 1);
         let entry = self.cache.see(Key::of(&trace, &live, self.device));
         let tier = shared.tier();
-        self.promote(tier, &entry, &trace, &live);
+        let ends_step = trace.ends_step || matches!(cause, Some(CutCause::OptimizerStep | CutCause::MarkStep));
+        let first = entry.sightings() == 1;
+        // Asked every time, so that it learns; a guess is worth something in this tier only.
+        let recurs = !first || (shared.foresight.expects(ends_step) && tier == Tier::Auto);
+        if entry.sightings() == 2 && entry.is_foreseen() {
+            shared.foresight.came_true();
+        }
+        self.promote(tier, recurs, &entry, &trace, &live);
         shared.completion.segment_queued();
-        let job = SegmentJob { trace, live, entry, compiled: tier != Tier::Eager };
+        let job = SegmentJob { trace, live, entry, compiled: tier != Tier::Eager, patient: tier == Tier::Auto };
         if self.queue.send(Job::Segment(Box::new(job))).is_err() {
             // The executor is gone, so the session is closed: waiting gives that error.
             tracing::debug!(target: "rsx::cut", "a segment was cut after shutdown");
@@ -65,7 +70,7 @@ impl SegmentSink for Core {
 
 impl Core {
     /// Sees to it that the segment has a program, or gets one, as the tier wants.
-    fn promote(&self, tier: Tier, entry: &Arc<Entry>, trace: &Trace, live: &[bool]) {
+    fn promote(&self, tier: Tier, recurs: bool, entry: &Arc<Entry>, trace: &Trace, live: &[bool]) {
         if tier == Tier::Eager {
             return;
         }
@@ -83,12 +88,15 @@ impl Core {
                 segment::compile(&self.shared, entry, trace, live, &self.why(entry));
             }
             Tier::Auto => {
-                if entry.sightings() < RECURS {
+                if !recurs {
                     return;
                 }
                 let compiles = self.compiles.lock().unwrap_or_else(|e| e.into_inner());
                 let Some(queue) = compiles.as_ref().filter(|q| q.has_room()) else { return };
                 if entry.start() {
+                    if entry.sightings() == 1 {
+                        entry.foresee();
+                    }
                     let (trace, live, why) = (trace.skeleton(), live.to_vec(), self.why(entry));
                     queue.push(CompileJob { entry: entry.clone(), trace, live, why });
                 }

@@ -33,6 +33,8 @@ pub(crate) struct SegmentJob {
     pub(crate) entry: Arc<Entry>,
     /// Run the program if there is one by then.
     pub(crate) compiled: bool,
+    /// Wait for a compile that goes on, if that pays.
+    pub(crate) patient: bool,
 }
 
 /// Body of the executor's thread.
@@ -72,6 +74,9 @@ pub(crate) fn serve(shared: &Arc<Shared>, jobs: &Receiver<Job>) {
 
 fn segment(shared: &Shared, job: &SegmentJob) {
     let trace = &job.trace;
+    if job.patient && job.entry.program().is_none() {
+        await_compile(shared, job);
+    }
     let program = job.entry.program().filter(|_| job.compiled);
     let tier = if program.is_some() { 1 } else { 0 };
     let span =
@@ -90,7 +95,9 @@ fn segment(shared: &Shared, job: &SegmentJob) {
             }
             None => {
                 Counters::add(&shared.counters.eager_runs, 1);
+                let started = Instant::now();
                 eager::nodes(&mut run, 0..trace.nodes.len());
+                shared.foresight.ran(trace.nodes.len(), started.elapsed());
             }
         }
     }));
@@ -101,6 +108,17 @@ fn segment(shared: &Shared, job: &SegmentJob) {
     // How far it came is unknown: nothing that it writes can be relied on.
     for u in trace.storages.iter().filter(|u| u.written) {
         u.storage.state().poison = Some(fault.clone());
+    }
+}
+
+/// Waits for the compile of the job's segment where a run op by op would take as long.
+fn await_compile(shared: &Shared, job: &SegmentJob) {
+    let Some(since) = job.entry.compiling_since() else { return };
+    if let Some(limit) = shared.foresight.patience(job.trace.nodes.len(), since) {
+        let _span = tracing::debug_span!(target: "rsx::execute", "await_compile").entered();
+        // Before the memory of a compile is added to it.
+        shared.backend.release_cached();
+        job.entry.await_program(limit, || !shared.is_closed());
     }
 }
 

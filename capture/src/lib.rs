@@ -21,6 +21,7 @@ mod completion;
 mod core;
 mod eager;
 mod executor;
+mod foresight;
 mod host;
 mod memory;
 mod run;

@@ -77,6 +77,7 @@ pub(crate) fn compile(shared: &Shared, entry: &Entry, trace: &Trace, live: &[boo
     let seconds = started.elapsed();
     Counters::add(&shared.counters.compiles, 1);
     Counters::add(&shared.counters.compile_nanos, seconds.as_nanos() as u64);
+    shared.foresight.compiled(trace.nodes.len(), seconds);
     let place = |frame: FrameId| shared.report.frames().text(frame.0);
     match built {
         Ok(program) => {

@@ -1,6 +1,7 @@
 //! What the user's threads, the executor and the compile threads of a session share.
 use crate::completion::Completion;
 use crate::error::Faults;
+use crate::foresight::Foresight;
 use crate::inject::Injection;
 use crate::metrics::Counters;
 use crate::{Backend, FaultPoint, OutOfMemory, SessionError, Tier};
@@ -19,6 +20,7 @@ pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn EagerEngine>,
     pub(crate) completion: Completion,
     pub(crate) counters: Counters,
+    pub(crate) foresight: Foresight,
     pub(crate) report: Report,
     pub(crate) faults: Faults,
     pub(crate) inject: Injection,
@@ -46,6 +48,7 @@ impl Shared {
             engine,
             completion: Completion::default(),
             counters: Counters::default(),
+            foresight: Foresight::default(),
             report: Report::default(),
             faults: Faults::default(),
             inject: Injection::default(),

@@ -132,6 +132,8 @@ impl Default for Limits {
 
 /// Prefixes remembered with their frames (about 48 bytes each); beyond, all are forgotten and learnt again.
 const MAX_PREFIXES: usize = 1 << 20;
+/// Causes of automatic cuts: too many nodes, too many bytes of outputs.
+const LIMITS: [&str; 2] = ["node_limit", "byte_limit"];
 
 /// Counters of the recorder.
 #[derive(Clone, Copy, Debug, Default)]
@@ -270,9 +272,9 @@ impl Recorder {
         });
         inner.stats.records += 1;
         if trace.nodes.len() >= self.limits.nodes {
-            inner.cut_pending = Some(("node_limit", FrameId::default()));
+            inner.cut_pending = Some((LIMITS[0], FrameId::default()));
         } else if trace.bytes >= self.limits.bytes {
-            inner.cut_pending = Some(("byte_limit", FrameId::default()));
+            inner.cut_pending = Some((LIMITS[1], FrameId::default()));
         }
         Recorded::Done { sig, outputs, frame_wanted: known.is_none() }
     }
@@ -324,7 +326,8 @@ impl Recorder {
             let _in_order = self.lock_order();
             let (trace, live) = {
                 let mut inner = self.lock();
-                inner.cut_pending = None;
+                // Only the end of an optimizer's step and limits leave a cut for later.
+                let step_ended = inner.cut_pending.take().is_some_and(|(cause, _)| !LIMITS.contains(&cause));
                 if inner.trace.is_empty() {
                     return;
                 }
@@ -333,6 +336,7 @@ impl Recorder {
                 let fresh = Trace::sized_like(&inner.trace);
                 let mut trace = std::mem::replace(&mut inner.trace, fresh);
                 trace.sequence = inner.sequence;
+                trace.ends_step = step_ended;
                 let live = trace.storages.iter().map(|u| {
                     u.storage.note_use(trace.sequence, u.written);
                     u.storage.is_live_outside()

@@ -44,6 +44,8 @@ pub struct Trace {
     pub bytes: u64,
     /// Place in the order of all segments and outside writes; given when the trace is closed, from 1.
     pub sequence: u64,
+    /// It was closed at the end of a step of a loop (an optimizer's step, `mark_step`), so its like will come again.
+    pub ends_step: bool,
 }
 
 impl Trace {
@@ -73,6 +75,7 @@ impl Trace {
             hash: self.hash,
             bytes: self.bytes,
             sequence: self.sequence,
+            ends_step: self.ends_step,
         }
     }
 
