@@ -127,11 +127,20 @@ pub enum Origin {
     Compiled,
 }
 
+fn key_of(text: &str, level: Level) -> u128 {
+    xxhash_rust::xxh3::xxh3_128(format!("{VERSION} {}\n{text}", level.name()).as_bytes())
+}
+
+/// What [`load`] would find in memory.
+pub(super) fn loaded_text(text: &str, level: Level) -> Option<Arc<Code>> {
+    cache().lock().unwrap_or_else(|e| e.into_inner()).get(&key_of(text, level)).cloned()
+}
+
 /// The code of a module in which `KEY` stands for its own content hash (so that symbols are unique in the process).
 ///
 /// `symbols`: names of the entry points, with `KEY` likewise.
 pub fn load(text: &str, symbols: &[String], level: Level) -> Result<(Arc<Code>, Origin), LlvmError> {
-    let key = xxhash_rust::xxh3::xxh3_128(format!("{VERSION} {}\n{text}", level.name()).as_bytes());
+    let key = key_of(text, level);
     let lock = || cache().lock().unwrap_or_else(|e| e.into_inner());
     if let Some(code) = lock().get(&key) {
         return Ok((code.clone(), Origin::Memory));

@@ -1,7 +1,8 @@
 //! A generated kernel ready to run.
 use super::codegen::{self, Step};
 use super::extern_math::Fault;
-use super::jit::{self, Code, Origin};
+use super::generic::{self, SizedCode};
+use super::jit::Origin;
 use super::pool;
 use super::target::Target;
 use crate::error::DeviceError;
@@ -10,7 +11,7 @@ use rsx_compiler::ir::FusionKind;
 use rsx_compiler::kernel::{self, LowerOptions, lower};
 use rsx_compiler::program::KernelSpec;
 use std::cell::RefCell;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 /// Loops shorter than this many vectors of `f32` are merged with what is around them.
 const MIN_INNER_VECTORS: i64 = 1;
@@ -39,7 +40,7 @@ pub struct Kernel {
 /// One version of a kernel.
 #[derive(Debug)]
 struct Loaded {
-    code: Arc<Code>,
+    code: SizedCode,
     steps: Vec<Step>,
     shared: u64,
 }
@@ -65,8 +66,8 @@ fn load(
     stream: bool,
 ) -> Result<(Loaded, Origin, codegen::Module), DeviceError> {
     let mut module = codegen::generate(lowered, target, stream).map_err(|e| failed(spec, e.into()))?;
-    let (code, origin) =
-        jit::load(&module.text, &module.symbols, target.level).map_err(|e| failed(spec, e.to_string()))?;
+    let (code, origin) = generic::load(&module.text, &module.symbols, lowered.args.len(), target.level)
+        .map_err(|e| failed(spec, e.to_string()))?;
     let steps = std::mem::take(&mut module.steps);
     Ok((Loaded { code, steps, shared: module.shared }, origin, module))
 }
@@ -122,11 +123,12 @@ impl Kernel {
         };
         let shared: Option<Block> = if version.shared > 0 { Some(pool.alloc(version.shared as usize)?) } else { None };
         let shared = shared.as_ref().map_or(std::ptr::null_mut(), Block::as_ptr);
-        let call = Call { args, scalars, shared, fault };
+        let args = version.code.arguments(args);
+        let call = Call { args: &args, scalars, shared, fault };
         let cost = self.cost_ns / version.steps.len().max(1) as u64;
         for step in &version.steps {
             // SAFETY: the address is of a function with this signature: the generator wrote it.
-            let f = unsafe { std::mem::transmute::<usize, RangeFn>(version.code.entries[step.function]) };
+            let f = unsafe { std::mem::transmute::<usize, RangeFn>(version.code.code.entries[step.function]) };
             run(step, cost, f, &call);
         }
         Ok(())
@@ -146,7 +148,9 @@ impl Kernel {
         block: (*const u8, i64),
         fault: &Fault,
     ) {
-        let Some(&address) = self.plain().ok().and_then(|l| l.code.entries.first()) else { return };
+        let Ok(plain) = self.plain() else { return };
+        let Some(&address) = plain.code.code.entries.first() else { return };
+        let args = plain.code.arguments(args);
         // SAFETY: an epilogue's one function has this signature; the rest is the caller's promise.
         unsafe {
             let f = std::mem::transmute::<usize, EpilogueFn>(address);

@@ -5,6 +5,7 @@ mod device;
 mod executable;
 pub mod extern_math;
 pub mod fault;
+pub mod generic;
 pub mod jit;
 pub mod kernel;
 pub mod lib;

@@ -19,7 +19,9 @@ pub(super) fn emit(e: &mut Emit, loops: &[u32], stores: &[Store]) -> (i64, i64) 
         return (1, 1);
     };
     let (w, extent) = (e.w as i64, e.k.loops[lane as usize].extent);
-    let unroll = super::unroll(e.k).min((extent / w).max(1) as usize);
+    // A power of two: sizes that differ a little have the same code.
+    let whole = 1 << (extent / w).max(1).ilog2();
+    let unroll = super::unroll(e.k).min(whole);
     let chunk = w * unroll as i64;
     let unit = [chunk, w].into_iter().find(|u| extent % u == 0).unwrap_or(1);
     if outer.is_empty() {
