@@ -85,7 +85,7 @@ fn one_code_for_many_sizes() {
     ];
     for (name, kind, body) in cases {
         let n = compiled(name, kind, body, &sizes);
-        // The first has code of its own, the second makes the template.
-        assert!(n <= 2, "{name}: {n} kernels for {} sizes", sizes.len());
+        // The first has code of its own, the second makes the template, a third may differ where those two agree.
+        assert!(n <= 3, "{name}: {n} kernels for {} sizes", sizes.len());
     }
 }
