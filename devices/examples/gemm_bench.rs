@@ -1,6 +1,6 @@
 //! Matrix product benchmark: GFLOP/s and the share of the multiply-add peak measured in this run.
 //!
-//! `cargo run --release -p rsx-devices --example gemm_bench [threads [f32|bf16|f64]]`
+//! `cargo run --release -p rsx-devices --example gemm_bench [threads [f32|bf16|f64 [part of a name]]]`
 
 use rsx_devices::cpu::lib::Elem;
 use rsx_devices::cpu::lib::gemm::{BatchDim, Gemm, Operand, Output, gemm};
@@ -74,55 +74,99 @@ fn best(n: usize, mut f: impl FnMut()) -> f64 {
         .fold(f64::INFINITY, f64::min)
 }
 
-/// Benchmarks one product; `bt`: B is stored [n, k].
-fn product(peak: f64, name: &str, elem: Elem, batch: usize, m: usize, n: usize, k: usize, bt: bool) {
-    let size = elem.size();
-    let pool = MemoryPool::cpu();
-    let out = if elem == Elem::F64 { Elem::F64 } else { Elem::F32 };
-    let (a, b, c) = (
-        pool.alloc_zeroed(batch * m * k * size).unwrap(),
-        pool.alloc_zeroed(batch * n * k * size).unwrap(),
-        pool.alloc_zeroed(batch * m * n * out.size()).unwrap(),
-    );
-    for (block, len) in [(&a, m * k), (&b, n * k)] {
-        for i in 0..batch * len {
-            // SAFETY: within the block.
-            unsafe { elem.store_f64(block.as_ptr().add(i * size), (i % 13) as f64 / 8.0 - 0.75) };
-        }
+/// A product to measure; `at`: A is stored [k, m], `bt`: B is stored [n, k].
+#[derive(Clone, Copy)]
+struct Product {
+    batch: usize,
+    m: usize,
+    n: usize,
+    k: usize,
+    at: bool,
+    bt: bool,
+}
+
+impl Product {
+    fn name(&self) -> String {
+        let Product { batch, m, n, k, at, bt } = *self;
+        let batch = if batch == 1 { String::new() } else { format!("{batch} x ") };
+        let t = |on: bool| if on { "t" } else { "" };
+        format!("{batch}{m}x{n}x{k} A{}·B{}", t(at), t(bt))
     }
-    let dims = [BatchDim { size: batch, a: (m * k) as isize, b: (n * k) as isize, c: (m * n) as isize }];
-    let (row, col) = if bt { (1, k as isize) } else { (n as isize, 1) };
-    let g = Gemm {
-        m,
-        n,
-        k,
-        batch: &dims,
-        a: Operand { ptr: a.as_ptr(), elem, row: k as isize, col: 1 },
-        b: Operand { ptr: b.as_ptr(), elem, row, col },
-        c: Some(Output { ptr: c.as_ptr(), elem: out, ld: n as isize }),
-        accumulate: false,
-        epilogue: None,
-    };
-    let flops = 2.0 * (batch * m * n * k) as f64;
-    let inner = (5e6 / flops).ceil() as usize;
-    let runs = (1.5e10 / (flops * inner as f64)).clamp(3.0, 500.0) as usize;
-    let secs = best(runs, || {
-        for _ in 0..inner {
-            // SAFETY: the blocks cover the operands.
-            unsafe { gemm(&g).unwrap() };
+
+    /// Least seconds of a run.
+    fn measure(&self, elem: Elem) -> f64 {
+        let Product { batch, m, n, k, at, bt } = *self;
+        let size = elem.size();
+        let pool = MemoryPool::cpu();
+        let out = if elem == Elem::F64 { Elem::F64 } else { Elem::F32 };
+        let (a, b, c) = (
+            pool.alloc_zeroed(batch * m * k * size).unwrap(),
+            pool.alloc_zeroed(batch * n * k * size).unwrap(),
+            pool.alloc_zeroed(batch * m * n * out.size()).unwrap(),
+        );
+        for (block, len) in [(&a, m * k), (&b, n * k)] {
+            for i in 0..batch * len {
+                // SAFETY: within the block.
+                unsafe { elem.store_f64(block.as_ptr().add(i * size), (i % 13) as f64 / 8.0 - 0.75) };
+            }
         }
-    }) / inner as f64;
-    println!(
-        "{name:28} {:10.2} us {:8.1} GFLOP/s {:5.1} % of peak",
-        secs * 1e6,
-        flops / secs / 1e9,
-        flops / secs / 1e9 / peak * 100.0
-    );
+        let dims = [BatchDim { size: batch, a: (m * k) as isize, b: (n * k) as isize, c: (m * n) as isize }];
+        let strides = |t: bool, rows: usize, cols: usize| if t { (1, rows as isize) } else { (cols as isize, 1) };
+        let ((a_row, a_col), (b_row, b_col)) = (strides(at, m, k), strides(bt, k, n));
+        let g = Gemm {
+            m,
+            n,
+            k,
+            batch: &dims,
+            a: Operand { ptr: a.as_ptr(), elem, row: a_row, col: a_col },
+            b: Operand { ptr: b.as_ptr(), elem, row: b_row, col: b_col },
+            c: Some(Output { ptr: c.as_ptr(), elem: out, ld: n as isize }),
+            accumulate: false,
+            epilogue: None,
+        };
+        let inner = (5e6 / self.flops()).ceil() as usize;
+        let runs = (1e10 / (self.flops() * inner as f64)).clamp(3.0, 300.0) as usize;
+        best(runs, || {
+            for _ in 0..inner {
+                // SAFETY: the blocks cover the operands.
+                unsafe { gemm(&g).unwrap() };
+            }
+        }) / inner as f64
+    }
+
+    fn flops(&self) -> f64 {
+        2.0 * (self.batch * self.m * self.n * self.k) as f64
+    }
+}
+
+/// The products that are measured: cubes, those of a transformer's training step (1024 tokens,
+/// width 256), attention's, and those of few rows.
+fn products() -> Vec<Product> {
+    let p = |batch, m, n, k, at, bt| Product { batch, m, n, k, at, bt };
+    let mut list: Vec<Product> = [128, 512, 1024, 2048].iter().map(|&s| p(1, s, s, s, false, false)).collect();
+    list.push(p(1, 1024, 1024, 1024, false, true));
+    for (n, k) in [(768, 256), (256, 256), (1024, 256), (256, 1024), (4096, 256), (8192, 256)] {
+        // y = x·Wᵀ, dx = dy·W, dW = dyᵀ·x.
+        list.push(p(1, 1024, n, k, false, true));
+        list.push(p(1, 1024, k, n, false, false));
+        list.push(p(1, n, k, 1024, true, false));
+    }
+    list.push(p(1, 16, 64, 64, false, false));
+    list.push(p(1, 16, 64, 64, false, true));
+    list.push(p(96, 128, 128, 64, false, true));
+    list.push(p(96, 128, 64, 128, false, false));
+    for m in [1, 2, 4, 8, 16, 32, 64, 128] {
+        list.push(p(1, m, 4096, 4096, false, true));
+        list.push(p(1, m, 4096, 4096, false, false));
+    }
+    list.push(p(1, 4096, 1, 4096, false, false));
+    list
 }
 
 fn main() {
     let threads = std::env::args().nth(1).and_then(|s| s.parse().ok()).unwrap_or(1);
     let only = std::env::args().nth(2);
+    let part = std::env::args().nth(3).unwrap_or_default();
     pool::set_num_threads(threads);
     let peak = peak() * threads as f64;
     println!("{:?}, {threads} thread(s), f32 multiply-add peak {peak:.1} GFLOP/s", isa::current());
@@ -130,18 +174,14 @@ fn main() {
         if only.as_ref().is_some_and(|o| !format!("{elem:?}").eq_ignore_ascii_case(o)) {
             continue;
         }
-        for s in [128, 512, 1024, 2048] {
-            product(peak, &format!("{elem:?} {s}^3"), elem, 1, s, s, s, false);
+        for p in products() {
+            let name = format!("{elem:?} {}", p.name());
+            if !name.contains(&part) {
+                continue;
+            }
+            let secs = p.measure(elem);
+            let rate = p.flops() / secs / 1e9;
+            println!("{name:32} {:10.2} us {rate:8.1} GFLOP/s {:5.1} % of peak", secs * 1e6, rate / peak * 100.0);
         }
-        product(peak, &format!("{elem:?} 1024^3, B transposed"), elem, 1, 1024, 1024, 1024, true);
-        product(peak, &format!("{elem:?} 16x64x64"), elem, 1, 16, 64, 64, false);
-        product(peak, &format!("{elem:?} 16x64x64 Bt"), elem, 1, 16, 64, 64, true);
-        product(peak, &format!("{elem:?} 96 x 128x128x64 Bt"), elem, 96, 128, 128, 64, true);
-        product(peak, &format!("{elem:?} 96 x 128x64x128"), elem, 96, 128, 64, 128, false);
-        for m in [1, 8, 32, 64] {
-            product(peak, &format!("{elem:?} x·Wt m={m} 4096x4096"), elem, 1, m, 4096, 4096, true);
-            product(peak, &format!("{elem:?} x·W m={m} 4096x4096"), elem, 1, m, 4096, 4096, false);
-        }
-        product(peak, &format!("{elem:?} A·x 4096x4096"), elem, 1, 4096, 1, 4096, false);
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Mutex;
 
 use super::elem::Elem;
 use super::gemm::kernel::{Kernel, f32_kernel};
-use super::gemm::pack::{Matrix, SLACK, pack_matrix};
+use super::gemm::pack::{Matrix, pack_matrix};
 use super::gemm::{Panels, block};
 use super::simd;
 use super::view::LibError;
@@ -168,7 +168,7 @@ unsafe fn pack_by_feature(x: &Heads, b: usize, h: usize, t: usize, n: usize, dim
 
 /// Units of a packed block of `lanes` × `k`.
 fn packed(lanes: usize, k: usize, width: usize) -> usize {
-    round(lanes.next_multiple_of(width) * k + SLACK)
+    round(lanes.next_multiple_of(width) * k)
 }
 
 /// Writes a row of f32 to row `t` of `x`.

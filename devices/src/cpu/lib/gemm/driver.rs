@@ -1,40 +1,38 @@
-//! The blocked product: packs blocks of A and B and runs register tiles over them.
+//! The blocked product: how C is divided among tasks, and who packs what when.
 //!
-//! A task computes a rectangle of C for one batch index. Inside it, for a range of columns, all of
-//! B's k is packed once (up to `K_OUTER`); then for each block of rows the k blocks follow one
-//! another, so that a block of C is finished, seen by the epilogue and converted while in the cache.
+//! A packed operand is packed once, not once per task. Two forms:
+//! - *tall* (many rows): B is packed for everybody first; then tasks are blocks of rows, which pack
+//!   their own rows of A (or read them where they lie).
+//! - *flat* (no more rows than a task's block): A is packed for everybody; then tasks are ranges of
+//!   columns, which pack their own columns of B a few strips at a time, just before use.
+//!
+//! If there are too few rows for the threads, a tall product divides the columns too and packs both
+//! operands first. Tasks are claimed one by one, large ones first, so that threads end together.
+//! k is blocked alike in all forms: the result does not depend on the number of threads.
 
-use std::cell::Cell;
+use std::ops::Range;
 use std::sync::Mutex;
 
-use super::kernel::{KC, Kernel, MAX_TILE};
-use super::pack::{Pack, SLACK, Unit};
-use super::{BatchDim, Epilogue, Output, Tile, batch_offset};
-use crate::cpu::lib::elem::{Elem, Scalar};
-use crate::cpu::lib::simd;
+use super::finish::Finish;
+use super::kernel::Kernel;
+use super::pack::{Pack, Unit};
+use super::scratch::{scratch, shared};
+use super::strip::{Strip, strip_rows};
+use crate::cpu::lib::elem::Scalar;
 use crate::cpu::lib::view::{LibError, Ptr};
 use crate::cpu::pool;
-use crate::memory::{Block, MemoryPool, OutOfMemory};
+use crate::memory::OutOfMemory;
 
-/// Units of k for which B is packed at a time.
-const K_OUTER: usize = 2048;
-/// Bytes of packed B: shares the last-level cache with other tasks.
-const B_BYTES: usize = 8 << 20;
-/// Columns of a block when sums live in scratch.
-const SCRATCH_COLS: usize = 512;
-/// Columns of the blocks that the epilogue sees.
-const TILE_COLS: usize = 128;
-
-/// What happens to a finished block.
-#[derive(Clone, Copy)]
-pub(crate) struct Finish<'a> {
-    pub(crate) out: Option<Output>,
-    pub(crate) batch: &'a [BatchDim],
-    pub(crate) accumulate: bool,
-    pub(crate) epilogue: Option<Epilogue<'a>>,
-}
-// SAFETY: the output's address is written in disjoint blocks.
-unsafe impl Sync for Finish<'_> {}
+/// Units of k that are packed at a time for all tasks.
+const K_OUTER: usize = 4096;
+/// Bytes of an operand packed for all tasks: a part of the last-level cache.
+const SHARED_BYTES: usize = 8 << 20;
+/// Columns of the blocks that the epilogue sees, and of B that a flat product's task packs at once.
+const GROUP: usize = 128;
+/// Columns of a pass whose sums live in scratch over several blocks of k.
+const SCRATCH_COLS: usize = 1024;
+/// Fewest flops worth a task of its own (a few µs).
+const TASK_FLOPS: f64 = 4e5;
 
 /// A product over packing sources.
 pub(crate) struct Job<'a, U: 'static, T: 'static> {
@@ -51,378 +49,344 @@ pub(crate) struct Job<'a, U: 'static, T: 'static> {
     pub(crate) finish: Finish<'a>,
 }
 
-impl Finish<'_> {
-    /// Address and row stride of C if sums of type T can be kept in C itself.
-    pub(crate) fn direct<T: Scalar>(&self, batch: usize) -> Option<(*mut T, isize)> {
-        let o = self.out.filter(|o| o.elem == T::ELEM)?;
-        Some((Ptr(o.ptr).at::<T>(batch_offset(self.batch, batch, 2)), o.ld))
-    }
-
-    /// Loads the old C into scratch, for `accumulate`.
-    pub(crate) unsafe fn preload<T: Scalar>(
-        &self,
-        dst: *mut T,
-        ld: usize,
-        batch: usize,
-        row0: usize,
-        rows: usize,
-        col0: usize,
-        cols: usize,
-    ) {
-        let Some(o) = self.out else { return };
-        let off = batch_offset(self.batch, batch, 2) + col0 as isize;
-        for r in 0..rows {
-            let src = o.ptr.wrapping_offset((off + (row0 + r) as isize * o.ld) * o.elem.size() as isize);
-            // SAFETY: the row lies within C; scratch has `ld >= cols` per row.
-            unsafe {
-                if T::ELEM == Elem::F32 {
-                    simd::load_f32(o.elem, src, dst.add(r * ld).cast(), cols);
-                } else {
-                    for c in 0..cols {
-                        *dst.add(r * ld + c) = T::from_f64(o.elem.load_f64(src.add(c * o.elem.size())));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Runs the epilogue on a finished block and, if it lies in scratch, stores it to C.
-    pub(crate) unsafe fn tile<T: Scalar>(
-        &self,
-        p: *mut T,
-        ld: isize,
-        in_scratch: bool,
-        batch: usize,
-        row0: usize,
-        rows: usize,
-        col0: usize,
-        cols: usize,
-    ) {
-        if let Some(f) = self.epilogue {
-            f(&Tile { ptr: p.cast(), ld, batch, row0, col0, rows, cols });
-        }
-        if !in_scratch {
-            return;
-        }
-        let Some(o) = self.out else { return };
-        let off = batch_offset(self.batch, batch, 2) + col0 as isize;
-        for r in 0..rows {
-            let dst = o.ptr.wrapping_offset((off + (row0 + r) as isize * o.ld) * o.elem.size() as isize);
-            let src = p.wrapping_offset(r as isize * ld);
-            // SAFETY: as in `preload`.
-            unsafe {
-                if T::ELEM == Elem::F32 {
-                    simd::store_f32(o.elem, src.cast(), dst, cols);
-                } else {
-                    for c in 0..cols {
-                        o.elem.store_f64(dst.add(c * o.elem.size()), (*src.add(c)).to_f64());
-                    }
-                }
-            }
-        }
-    }
+/// Where a task finds an operand.
+enum Source<U> {
+    /// Where it lies: element (lane, k) at `p + lane·lane_stride + k·k_stride`.
+    Place { p: *const U, lane: isize, k: isize },
+    /// Packed before the tasks began.
+    Shared(*mut U),
+    /// The task packs it, a block at a time.
+    Own,
 }
 
-thread_local! {
-    /// Pack and sum buffers, kept between calls.
-    static BUFFERS: Cell<[Option<Block>; 3]> = const { Cell::new([None, None, None]) };
-}
-
-/// Lends this thread's three buffers, grown to at least `bytes` each.
-///
-/// A nested call finds none and takes fresh ones from the pool, so lending is re-entrant.
-pub(crate) fn scratch<R>(bytes: [usize; 3], f: impl FnOnce([*mut u8; 3]) -> R) -> Result<R, OutOfMemory> {
-    let mut bufs = BUFFERS.take();
-    for (buf, &want) in bufs.iter_mut().zip(&bytes) {
-        if buf.as_ref().map_or(0, |b| b.capacity()) < want {
-            *buf = None;
-            *buf = Some(MemoryPool::cpu().alloc(want)?);
-        }
+impl<U> Clone for Source<U> {
+    fn clone(&self) -> Self {
+        *self
     }
-    let ptrs = std::array::from_fn(|i| bufs[i].as_ref().map_or(std::ptr::null_mut(), |b| b.as_ptr()));
-    let r = f(ptrs);
-    BUFFERS.set(bufs);
-    Ok(r)
 }
-
-/// Splits C into tasks: (row blocks, column blocks) of every batch index.
-fn split(m: usize, n: usize, flops: f64, batches: usize, mr: usize, nr: usize) -> (usize, usize) {
-    let threads = pool::num_threads();
-    let (mut tm, mut tn) = (1, 1);
-    if threads == 1 || flops * (batches as f64) < 1e6 {
-        return (1, 1);
-    }
-    // Three tasks to a thread even out threads that are held up; smaller tasks repeat packing.
-    while batches * tm * tn < 3 * threads && flops / ((tm * tn) as f64) > 1e6 {
-        let (rows, cols) = (m / tm, n / tn);
-        if rows >= cols && rows >= 4 * mr {
-            tm *= 2;
-        } else if cols >= 4 * nr {
-            tn *= 2;
-        } else if rows >= 4 * mr {
-            tm *= 2;
-        } else {
-            break;
-        }
-    }
-    (tm, tn)
-}
+impl<U> Copy for Source<U> {}
 
 /// Runs the product. See [`super::gemm`] for the contract.
 ///
 /// # Safety
 /// The packing sources' and the output's memory is live and C overlaps neither source.
 pub(crate) unsafe fn run<U: Unit, T: Scalar>(job: &Job<U, T>) -> Result<(), LibError> {
+    let threads = pool::num_threads();
     let flops = 2.0 * job.m as f64 * job.n as f64 * job.k.max(1) as f64;
-    let (mr, nr) = (job.kernel.mr, job.kernel.nr);
-    let (tm, tn) = split(job.m, job.n, flops, job.batches, mr, nr);
-    let rows = job.m.div_ceil(tm).next_multiple_of(mr);
-    let cols = job.n.div_ceil(tn).next_multiple_of(nr);
-    let (tm, tn) = (job.m.div_ceil(rows), job.n.div_ceil(cols));
-    let failed = Mutex::new(None);
-    let cost = (flops * job.batches as f64 / 60.0) as u64;
-    pool::parallel_for(job.batches * tm * tn, cost, &|t| {
-        let (batch, t) = (t / (tm * tn), t % (tm * tn));
-        let (r0, c0) = (t / tn * rows, t % tn * cols);
-        // SAFETY: tasks cover disjoint rectangles of C.
-        let r = unsafe { task(job, batch, r0, rows.min(job.m - r0), c0, cols.min(job.n - c0)) };
-        if let Err(e) = r {
-            if let Ok(mut f) = failed.lock() {
-                f.get_or_insert(e);
+    // SAFETY: the caller's contract; batch indices own disjoint parts of C.
+    unsafe {
+        if job.batches == 1 || threads == 1 || (job.batches < 2 * threads && flops >= 1e7) {
+            for batch in 0..job.batches {
+                product(job, batch, threads)?;
             }
+            return Ok(());
         }
-    });
-    match failed.into_inner() {
-        Ok(Some(e)) => Err(e.into()),
-        _ => Ok(()),
+        let failed = Mutex::new(None);
+        pool::parallel_for(job.batches, cost_ns(flops * job.batches as f64), &|batch| {
+            if let (Err(e), Ok(mut slot)) = (product(job, batch, 1), failed.lock()) {
+                slot.get_or_insert(e);
+            }
+        });
+        match failed.into_inner() {
+            Ok(Some(e)) => Err(e.into()),
+            _ => Ok(()),
+        }
     }
 }
 
-/// One rectangle of C: rows `r0..r0+m`, columns `c0..c0+n`.
-unsafe fn task<U: Unit, T: Scalar>(
-    job: &Job<U, T>,
-    batch: usize,
-    r0: usize,
-    m: usize,
-    c0: usize,
-    n: usize,
-) -> Result<(), OutOfMemory> {
+fn cost_ns(flops: f64) -> u64 {
+    (flops / 60.0) as u64
+}
+
+/// `total` in equal parts of at most `max`, each a multiple of `of`: the size of a part.
+fn even(total: usize, max: usize, of: usize) -> usize {
+    total.div_ceil(total.div_ceil(max.max(of)).max(1)).next_multiple_of(of)
+}
+
+/// Cuts of `0..total` into parts that are multiples of `of` and at most `max`: equal ones for one
+/// thread; else a share of what is left each, so that the last ones are small, down to `least`.
+fn cuts(total: usize, max: usize, of: usize, least: usize, threads: usize) -> Vec<usize> {
+    let mut list = vec![0];
+    let part = even(total, max, of);
+    let mut at = 0;
+    while at < total {
+        let left = total - at;
+        let step =
+            if threads == 1 { part } else { (left / (2 * threads)).clamp(least.min(part), part).next_multiple_of(of) };
+        at = (at + step).min(total);
+        list.push(at);
+    }
+    list
+}
+
+/// One product of the batch.
+unsafe fn product<U: Unit, T: Scalar>(job: &Job<U, T>, batch: usize, threads: usize) -> Result<(), OutOfMemory> {
     let kn = job.kernel;
-    let (mr, nr) = (kn.mr, kn.nr);
+    let (mr, nr, unit) = (kn.mr, kn.nr, size_of::<U>());
+    let (m, n) = (job.m, job.n);
     let units = job.k.div_ceil(U::K);
-    let direct_c = job.finish.direct::<T>(batch);
-    let unit = std::mem::size_of::<U>();
-    // B in place: its rows are vectors already and the strips it is read in fit the caches.
-    let b_in_place =
-        job.b.direct(batch).filter(|&(_, lane, _)| lane == 1 && (units * n * unit <= 128 << 10 || m <= 3 * mr));
-    let a_in_place = job.a.direct(batch).filter(|_| n <= 4 * nr || units * m * unit <= 16 << 10);
-    let k_outer = units.min(K_OUTER).max(1);
-    let chunks = units.div_ceil(k_outer).max(1);
-    let nc_max = (B_BYTES / (k_outer * unit) / nr * nr).max(nr);
-    let nc_max = if direct_c.is_none() { nc_max.min(SCRATCH_COLS) } else { nc_max };
-    // Even column and row blocks, so that no thin one is left over.
-    let even = |total: usize, max: usize, of: usize| total.div_ceil(total.div_ceil(max)).next_multiple_of(of);
-    let nc_step = even(n, nc_max, nr);
-    let mc_step = even(m, kn.mc, mr);
-    // Sums that do not fit C: one block of rows, or all rows when k comes in several chunks.
-    let sum_rows = if direct_c.is_some() {
-        0
-    } else if chunks == 1 {
-        mc_step
+    let flops = 2.0 * m as f64 * n as f64 * job.k.max(1) as f64;
+    let direct = job.finish.direct::<T>(batch);
+    // Sums in scratch stay there until they are complete: all of k in one chunk.
+    let chunk = if direct.is_some() { even(units.max(1), K_OUTER, 1) } else { units.max(1) };
+    let most = if threads == 1 { 1 } else { ((flops / TASK_FLOPS) as usize).clamp(1, 64 * threads) };
+    let flat = m <= kn.mc;
+    let (rows, cols, nc) = if flat {
+        let least = n.div_ceil(most.min(8 * threads)).clamp(nr, GROUP).next_multiple_of(nr);
+        (vec![0, m], if most == 1 { vec![0, n] } else { cuts(n, 8 * GROUP, nr, least, threads) }, n)
     } else {
-        m
+        let max = (SHARED_BYTES / (chunk * unit)).max(nr);
+        let max = if direct.is_none() && units > kn.kc { max.min(SCRATCH_COLS) } else { max };
+        let nc = even(n, max / nr * nr, nr);
+        let least = m.div_ceil(most).clamp(4 * mr, kn.mc).next_multiple_of(mr);
+        let rows = cuts(m, kn.mc, mr, least, if most == 1 { 1 } else { threads });
+        // Columns are divided only if rows do not make enough tasks.
+        let want = most.min(4 * threads).div_ceil(rows.len() - 1);
+        let cols = nc.div_ceil(want.min((nc / (4 * nr)).max(1))).next_multiple_of(nr);
+        (rows, (0..nc).step_by(cols).chain([nc]).collect(), nc)
     };
-    let kc_max = KC.min(units.max(1));
-    let bytes = [
-        if a_in_place.is_some() { 0 } else { (mc_step * kc_max + SLACK) * unit },
-        (k_outer * if b_in_place.is_some() { nr } else { nc_step } + SLACK) * unit,
-        sum_rows * nc_step * std::mem::size_of::<T>(),
-    ];
-    scratch(bytes, |[pa, pb, ps]| {
-        let (pa, pb, ps) = (pa.cast::<U>(), pb.cast::<U>(), ps.cast::<T>());
-        for jc in (0..n).step_by(nc_step) {
-            let nc = nc_step.min(n - jc);
-            for chunk in 0..chunks {
-                let u0 = chunk * k_outer;
-                let cu = k_outer.min(units - u0);
-                let blocks = cu.div_ceil(KC).max(1);
-                let kc = cu.div_ceil(blocks);
-                let ncr = if b_in_place.is_some() { nr } else { nc.next_multiple_of(nr) };
-                // Columns that must be packed: all, or the tail that no full vector covers.
-                let tail = match b_in_place {
-                    None => 0,
-                    Some(_) if nc % kn.lanes == 0 => nc,
-                    Some(_) => nc / nr * nr,
+    let a = match job.a.direct(batch) {
+        Some((p, lane, k)) if a_in_place(kn, m, n, units, unit, lane, k) => Source::Place { p, lane, k },
+        // One task, or each with rows of its own.
+        _ if cols.len() == 2 => Source::Own,
+        _ => Source::Shared(std::ptr::null_mut()),
+    };
+    let b = match job.b.direct(batch) {
+        Some((p, lane, k)) if lane == 1 && (m <= 3 * mr || units * n * unit <= 32 << 10) => {
+            Source::Place { p, lane, k }
+        }
+        _ if flat => Source::Own,
+        _ => Source::Shared(std::ptr::null_mut()),
+    };
+    let (lanes_a, lanes_b) = (m.next_multiple_of(mr), nc.next_multiple_of(nr));
+    let room = |s: &Source<U>, lanes| if matches!(s, Source::Shared(_)) { lanes * chunk * unit } else { 0 };
+    shared([room(&a, lanes_a), room(&b, lanes_b)], |[pa, pb]| {
+        let place = |s: Source<U>, p: *mut u8| if let Source::Shared(_) = s { Source::Shared(p.cast()) } else { s };
+        for jc in (0..n).step_by(nc) {
+            for u0 in (0..units.max(1)).step_by(chunk) {
+                let cu = chunk.min(units - u0.min(units));
+                let blocks = cu.div_ceil(kn.kc).max(1);
+                let pass = Pass {
+                    job,
+                    batch,
+                    jc,
+                    nc: nc.min(n - jc),
+                    u0,
+                    cu,
+                    kc: cu.div_ceil(blocks),
+                    blocks,
+                    a: place(a, pa),
+                    b: place(b, pb),
+                    direct: direct.map(|(p, ld)| (Ptr(p.cast()), ld)),
+                    acc: u0 > 0 || job.finish.accumulate,
+                    last: u0 + cu >= units,
                 };
-                for blk in 0..blocks {
-                    let (k0, len) = (u0 + blk * kc, kc.min(cu - blk * kc));
-                    if tail < nc {
-                        let el = (len * U::K).min(job.k - k0 * U::K);
-                        // SAFETY: the buffer holds `k_outer · ncr` units and slack.
-                        unsafe {
-                            job.b.pack(batch, c0 + jc + tail, nc - tail, k0 * U::K, el, nr, pb.add(blk * kc * ncr))
-                        };
-                    }
-                }
-                for ic in (0..m).step_by(mc_step) {
-                    let mc = mc_step.min(m - ic);
-                    let (c, ldc) = match direct_c {
-                        Some((p, ld)) => (p.wrapping_offset((r0 + ic) as isize * ld + (c0 + jc) as isize), ld),
-                        None => (ps.wrapping_add(if chunks == 1 { 0 } else { ic * nc_step }), nc_step as isize),
-                    };
-                    let in_scratch = direct_c.is_none();
-                    if in_scratch && job.finish.accumulate && chunk == 0 {
-                        // SAFETY: the block lies within C and the scratch.
-                        unsafe { job.finish.preload(c, nc_step, batch, r0 + ic, mc, c0 + jc, nc) };
-                    }
-                    for blk in 0..blocks {
-                        let (k0, len) = (u0 + blk * kc, kc.min(cu - blk * kc));
-                        let (ap, a_r, a_k) = match a_in_place {
-                            Some((p, lane, k)) => {
-                                (p.wrapping_offset((r0 + ic) as isize * lane + k0 as isize * k), lane, k)
-                            }
-                            None => {
-                                let el = (len * U::K).min(job.k - k0 * U::K);
-                                // SAFETY: the buffer holds `mc_step · kc_max` units and slack.
-                                unsafe { job.a.pack(batch, r0 + ic, mc, k0 * U::K, el, mr, pa) };
-                                (pa.cast_const(), 1, mr as isize)
-                            }
-                        };
-                        let acc = chunk > 0 || blk > 0 || job.finish.accumulate;
-                        let last = chunk + 1 == chunks && blk + 1 == blocks;
-                        let group = (TILE_COLS / nr).max(1) * nr;
-                        for g in (0..nc).step_by(group) {
-                            let gc = group.min(nc - g);
-                            for j in (g..g + gc).step_by(nr) {
-                                let w = nr.min(nc - j);
-                                let (bp, b_k) = match b_in_place {
-                                    Some((p, _, k)) if j < tail => {
-                                        (p.wrapping_offset((c0 + jc + j) as isize + k0 as isize * k), k)
-                                    }
-                                    _ => (pb.wrapping_add(blk * kc * ncr + (j - tail) * len).cast_const(), nr as isize),
-                                };
-                                let strip = Strip {
-                                    a: ap,
-                                    a_r,
-                                    a_k,
-                                    packed: a_in_place.is_none(),
-                                    b: bp,
-                                    b_k,
-                                    len,
-                                    w,
-                                    padded: in_scratch,
-                                    acc,
-                                };
-                                // SAFETY: all panels of the strip lie in the packed blocks (or the
-                                // operands) and in C (or the padded scratch).
-                                unsafe { strip_rows(kn, &strip, mc, c.wrapping_add(j), ldc) };
-                            }
-                            if last && (in_scratch || job.finish.epilogue.is_some()) {
-                                // SAFETY: the block is complete.
-                                unsafe {
-                                    job.finish.tile(
-                                        c.wrapping_add(g),
-                                        ldc,
-                                        in_scratch,
-                                        batch,
-                                        r0 + ic,
-                                        mc,
-                                        c0 + jc + g,
-                                        gc,
-                                    )
-                                };
-                            }
-                        }
-                    }
+                // SAFETY: the buffers hold the pass's panels; the rest is the caller's contract.
+                unsafe {
+                    // A is packed for all columns once, B for each pass.
+                    pass.pack_shared(threads, jc == 0 || units > chunk);
+                    pass.tasks(&rows, &cols)?;
                 }
             }
         }
-    })
+        Ok(())
+    })?
 }
 
-/// A strip of `w <= nr` columns over all row panels of a block.
-struct Strip<U> {
-    a: *const U,
-    a_r: isize,
-    a_k: isize,
-    packed: bool,
-    b: *const U,
-    b_k: isize,
-    len: usize,
-    w: usize,
-    /// C has room for whole vectors.
-    padded: bool,
+/// Whether A's rows are best read where they lie.
+fn a_in_place<U, T>(kn: &Kernel<U, T>, m: usize, n: usize, units: usize, unit: usize, lane: isize, k: isize) -> bool {
+    if n <= 4 * kn.nr || units * m * unit <= 16 << 10 {
+        return true;
+    }
+    // Short rows along k, read once per strip: a block of them stays in the caches as it is. Rows
+    // further apart than they are long meet in few cache sets.
+    k == 1 && units <= kn.kc && lane.unsigned_abs() <= 2 * units.max(16) && n <= 128 * kn.nr
+}
+
+/// The work on one range of columns and one chunk of k.
+struct Pass<'a, U: 'static, T: 'static> {
+    job: &'a Job<'a, U, T>,
+    batch: usize,
+    jc: usize,
+    nc: usize,
+    /// First unit of k and number of units; `blocks` blocks of `kc` (the last may be shorter).
+    u0: usize,
+    cu: usize,
+    kc: usize,
+    blocks: usize,
+    a: Source<U>,
+    b: Source<U>,
+    /// Sums in C itself: its address and row stride.
+    direct: Option<(Ptr, isize)>,
+    /// The first block adds to what is there.
     acc: bool,
+    /// Sums are complete after this pass.
+    last: bool,
 }
 
-#[inline]
-unsafe fn strip_rows<U: Unit, T: Scalar>(kn: &Kernel<U, T>, s: &Strip<U>, m: usize, c: *mut T, ldc: isize) {
-    let nv = s.w.div_ceil(kn.lanes);
-    let table = if s.packed { kn.packed[nv - 1] } else { kn.strided[nv - 1] };
-    let ragged = s.w % kn.lanes != 0 && !s.padded;
-    for i in (0..m).step_by(kn.mr) {
-        let h = kn.mr.min(m - i);
-        let a = if s.packed { s.a.wrapping_add(i * s.len) } else { s.a.wrapping_offset(i as isize * s.a_r) };
-        let cp = c.wrapping_offset(i as isize * ldc);
-        // SAFETY: the caller's contract; a ragged strip goes through a full-width temporary.
-        unsafe {
-            if !ragged {
-                table[h - 1](s.len, a, s.a_k, s.a_r, s.b, s.b_k, cp, ldc, s.acc);
+// SAFETY: addresses of operands, which are only read, and of buffers and C, which tasks write in
+// disjoint parts.
+unsafe impl<U, T> Sync for Pass<'_, U, T> {}
+
+impl<U: Unit, T: Scalar> Pass<'_, U, T> {
+    /// Block `blk` of k: first unit, units, elements.
+    fn block(&self, blk: usize) -> (usize, usize, usize) {
+        let k0 = self.u0 + blk * self.kc;
+        let len = self.kc.min(self.cu - blk * self.kc);
+        (k0, len, (len * U::K).min(self.job.k - (k0 * U::K).min(self.job.k)))
+    }
+
+    /// Packs the shared operands, all threads together.
+    unsafe fn pack_shared(&self, threads: usize, a_too: bool) {
+        let (mr, nr) = (self.job.kernel.mr, self.job.kernel.nr);
+        let mut list = Vec::new();
+        for (is_b, s, lanes, width) in [(false, self.a, self.job.m, mr), (true, self.b, self.nc, nr)] {
+            let Source::Shared(p) = s else { continue };
+            if !is_b && !a_too {
                 continue;
             }
-            let mut tmp = [T::zero(); MAX_TILE];
-            table[h - 1](s.len, a, s.a_k, s.a_r, s.b, s.b_k, tmp.as_mut_ptr(), kn.nr as isize, false);
-            for r in 0..h {
-                let row = cp.wrapping_offset(r as isize * ldc);
-                for (col, &x) in tmp[r * kn.nr..][..s.w].iter().enumerate() {
-                    *row.add(col) = if s.acc { x.add(*row.add(col)) } else { x };
-                }
+            let part = if threads == 1 { lanes } else { (lanes * self.blocks / (4 * threads)).max(8 * width) };
+            let part = part.next_multiple_of(width);
+            for blk in 0..self.blocks {
+                list.extend((0..lanes).step_by(part).map(|l| (is_b, p, lanes, width, blk, l, part.min(lanes - l))));
             }
         }
+        let cells: usize = list.iter().map(|t| t.6 * self.kc).sum();
+        let list = List(list);
+        pool::parallel_for(list.0.len(), cells as u64 / 3, &|t| {
+            let (is_b, p, lanes, width, blk, l, count) = list.get(t);
+            let (k0, len, elements) = self.block(blk);
+            let dst = p.wrapping_add(blk * self.kc * lanes.next_multiple_of(width) + l * len);
+            // SAFETY: parts of the buffer are disjoint; lanes and k lie within the operand.
+            unsafe {
+                if is_b {
+                    self.job.b.pack(self.batch, self.jc + l, count, k0 * U::K, elements, width, dst)
+                } else {
+                    self.job.a.pack(self.batch, l, count, k0 * U::K, elements, width, dst)
+                }
+            };
+        });
+    }
+
+    /// Runs the grid of tasks; `cols` counts from `jc`.
+    unsafe fn tasks(&self, rows: &[usize], cols: &[usize]) -> Result<(), OutOfMemory> {
+        let (tm, tn) = (rows.len() - 1, cols.len() - 1);
+        let flops = 2.0 * self.job.m as f64 * self.nc as f64 * (self.cu * U::K) as f64;
+        let failed = Mutex::new(None);
+        pool::parallel_for(tm * tn, cost_ns(flops), &|t| {
+            let (r, c) = (t / tn, t % tn);
+            let c1 = cols[c + 1].min(self.nc);
+            if cols[c] >= c1 {
+                return;
+            }
+            // SAFETY: tasks cover disjoint rectangles of C.
+            let done = unsafe { self.task(rows[r]..rows[r + 1], cols[c]..c1) };
+            if let (Err(e), Ok(mut slot)) = (done, failed.lock()) {
+                slot.get_or_insert(e);
+            }
+        });
+        match failed.into_inner() {
+            Ok(Some(e)) => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// One rectangle of C.
+    unsafe fn task(&self, rows: Range<usize>, cols: Range<usize>) -> Result<(), OutOfMemory> {
+        let job = self.job;
+        let kn = job.kernel;
+        let (mr, nr, unit) = (kn.mr, kn.nr, size_of::<U>());
+        let m = rows.len();
+        let group = (GROUP / nr).max(1) * nr;
+        let in_scratch = self.direct.is_none();
+        // Sums that need several blocks of k are kept for all columns, else for one group.
+        let ld = if self.blocks > 1 { cols.len().next_multiple_of(nr) } else { group };
+        let ragged = cols.len() % kn.lanes != 0;
+        let bytes = [
+            if let Source::Own = self.a { m.next_multiple_of(mr) * self.kc * unit } else { 0 },
+            match self.b {
+                Source::Own => group * self.kc * unit,
+                Source::Place { .. } if ragged => nr * self.kc * unit,
+                _ => 0,
+            },
+            if in_scratch { m * ld * size_of::<T>() } else { 0 },
+        ];
+        scratch(bytes, |[pa, pb, ps]| {
+            let (pa, pb, ps) = (pa.cast::<U>(), pb.cast::<U>(), ps.cast::<T>());
+            for blk in 0..self.blocks {
+                let (k0, len, elements) = self.block(blk);
+                let (a, a_r, a_k) = match self.a {
+                    Source::Place { p, lane, k } => {
+                        (p.wrapping_offset(rows.start as isize * lane + k0 as isize * k), lane, k)
+                    }
+                    Source::Shared(p) => {
+                        let at = blk * self.kc * job.m.next_multiple_of(mr) + rows.start * len;
+                        (p.wrapping_add(at).cast_const(), 1, mr as isize)
+                    }
+                    Source::Own => {
+                        // SAFETY: the buffer holds the rows' panels.
+                        unsafe { job.a.pack(self.batch, rows.start, m, k0 * U::K, elements, mr, pa) };
+                        (pa.cast_const(), 1, mr as isize)
+                    }
+                };
+                let packed = !matches!(self.a, Source::Place { .. });
+                let complete = self.last && blk + 1 == self.blocks;
+                for g in cols.clone().step_by(group) {
+                    let gc = group.min(cols.end - g);
+                    let (c, ldc) = match self.direct {
+                        Some((p, ld)) => (p.at::<T>(rows.start as isize * ld + (self.jc + g) as isize), ld),
+                        None => (ps.wrapping_add(if self.blocks > 1 { g - cols.start } else { 0 }), ld as isize),
+                    };
+                    if in_scratch && self.acc && blk == 0 {
+                        // SAFETY: the block lies within C and the scratch.
+                        unsafe { job.finish.preload(c, ld, self.batch, rows.start, m, self.jc + g, gc) };
+                    }
+                    if let Source::Own = self.b {
+                        // SAFETY: the buffer holds the group's panels.
+                        unsafe { job.b.pack(self.batch, self.jc + g, gc, k0 * U::K, elements, nr, pb) };
+                    }
+                    for j in (0..gc).step_by(nr) {
+                        let w = nr.min(gc - j);
+                        let (b, b_k) = match self.b {
+                            Source::Place { p, k, .. } if w % kn.lanes == 0 => {
+                                (p.wrapping_offset((self.jc + g + j) as isize + k0 as isize * k), k)
+                            }
+                            Source::Place { .. } => {
+                                // The last columns, which no whole vector covers.
+                                // SAFETY: the buffer holds one panel.
+                                unsafe { job.b.pack(self.batch, self.jc + g + j, w, k0 * U::K, elements, nr, pb) };
+                                (pb.cast_const(), nr as isize)
+                            }
+                            Source::Shared(p) => {
+                                let at = blk * self.kc * self.nc.next_multiple_of(nr) + (g + j) * len;
+                                (p.wrapping_add(at).cast_const(), nr as isize)
+                            }
+                            Source::Own => (pb.wrapping_add(j * len).cast_const(), nr as isize),
+                        };
+                        let acc = self.acc || blk > 0;
+                        let strip = Strip { a, a_r, a_k, packed, b, b_k, len, w, padded: in_scratch, acc };
+                        // SAFETY: all panels of the strip lie in packed blocks (or the operands),
+                        // and its rows in C (or the padded scratch).
+                        unsafe { strip_rows(kn, &strip, m, c.wrapping_add(j), ldc) };
+                    }
+                    if complete && (in_scratch || job.finish.epilogue.is_some()) {
+                        let (r0, c0) = (rows.start, self.jc + g);
+                        // SAFETY: the block is complete.
+                        unsafe { job.finish.tile(c, ldc, in_scratch, self.batch, r0, m, c0, gc) };
+                    }
+                }
+            }
+        })
     }
 }
 
-/// A block product on packed B: `C[m, n] (+)= A · B`, for kernels that schedule their own blocks.
-pub(crate) struct Panels<U> {
-    /// Packed panels of `mr` rows (`packed`), or element (r, p) at `a + r·a_r + p·a_k`.
-    pub(crate) a: *const U,
-    pub(crate) packed: bool,
-    pub(crate) a_r: isize,
-    pub(crate) a_k: isize,
-    /// Packed panels of `nr` columns, each `k` units long.
-    pub(crate) b: *const U,
-    pub(crate) k: usize,
-}
-
-/// Runs a block product on the calling thread. Rows of C have room for `n` rounded up to vectors.
-///
-/// # Safety
-/// The panels cover `m`, `n` and `k`; C covers `m` rows of stride `ldc`.
-pub(crate) unsafe fn block<U: Unit, T: Scalar>(
-    kn: &Kernel<U, T>,
-    p: &Panels<U>,
-    m: usize,
-    n: usize,
-    c: *mut T,
-    ldc: usize,
-    acc: bool,
-) {
-    let a_k = if p.packed { kn.mr as isize } else { p.a_k };
-    for j in (0..n).step_by(kn.nr) {
-        let w = kn.nr.min(n - j);
-        let s = Strip {
-            a: p.a,
-            a_r: p.a_r,
-            a_k,
-            packed: p.packed,
-            b: p.b.wrapping_add(j * p.k),
-            b_k: kn.nr as isize,
-            len: p.k,
-            w,
-            padded: true,
-            acc,
-        };
-        // SAFETY: the caller's contract.
-        unsafe { strip_rows(kn, &s, m, c.wrapping_add(j), ldc as isize) };
+/// Packing tasks: B or A, its buffer, its lanes, panel width; block of k, first lane, lanes.
+type PackTask<U> = (bool, *mut U, usize, usize, usize, usize, usize);
+struct List<U>(Vec<PackTask<U>>);
+// SAFETY: addresses of disjoint parts of a buffer.
+unsafe impl<U> Sync for List<U> {}
+impl<U> List<U> {
+    fn get(&self, n: usize) -> PackTask<U> {
+        self.0[n]
     }
 }

@@ -42,14 +42,14 @@ pub(crate) struct Kernel<U: 'static, T: 'static> {
     pub(crate) lanes: usize,
     /// Rows of A in a block, a multiple of `mr`: the packed block stays in the L2 cache.
     pub(crate) mc: usize,
+    /// Units of k in a block: a B strip of `kc · nr` stays in the L1 cache.
+    pub(crate) kc: usize,
     /// For packed A (`a_r` = 1).
     pub(crate) packed: &'static [&'static [Micro<U, T>]],
     /// For A read where it lies.
     pub(crate) strided: &'static [&'static [Micro<U, T>]],
 }
 
-/// Units of k in a block: a B strip of `KC · nr` stays in the L1 cache.
-pub(crate) const KC: usize = 256;
 /// Greatest `mr · nr` of any kernel.
 pub(crate) const MAX_TILE: usize = 14 * 32;
 
@@ -117,7 +117,7 @@ unsafe fn micro<L: Lane, const MR: usize, const NV: usize, const PACKED: bool>(
 
 /// Instantiates `micro` for a lane under a target feature and tabulates it.
 macro_rules! kernel {
-    ($name:ident, $lane:ty, [$($feat:literal)?], $mc:literal, $mr:literal [$($r:literal)*], $nv:literal [$($v:tt)*]) => {
+    ($name:ident, $lane:ty, [$($feat:literal)?], $mc:literal, $kc:literal, $mr:literal [$($r:literal)*], $nv:literal [$($v:tt)*]) => {
         pub(crate) mod $name {
             use super::*;
             type U = <$lane as Lane>::Unit;
@@ -136,6 +136,7 @@ macro_rules! kernel {
                 nr: $nv * <$lane as Lane>::N,
                 lanes: <$lane as Lane>::N,
                 mc: $mc,
+                kc: $kc,
                 packed: PACKED_ROWS,
                 strided: STRIDED_ROWS,
             };
@@ -352,17 +353,17 @@ mod x86 {
 mod instances {
     use super::x86::*;
     use super::*;
-    kernel!(avx2_f32, Ymm32, ["avx2,fma"], 144, 6 [1 2 3 4 5 6], 2 [1 2]);
-    kernel!(avx2_f64, Ymm64, ["avx2,fma"], 72, 6 [1 2 3 4 5 6], 2 [1 2]);
-    kernel!(avx512_f32, Zmm32, ["avx512f"], 224, 14 [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 2 [1 2]);
-    kernel!(avx512_f64, Zmm64, ["avx512f"], 112, 14 [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 2 [1 2]);
-    kernel!(avx512_bf16, ZmmPair, ["avx512f,avx512bf16"], 224, 14 [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 2 [1 2]);
+    kernel!(avx2_f32, Ymm32, ["avx2,fma"], 144, 256, 6 [1 2 3 4 5 6], 2 [1 2]);
+    kernel!(avx2_f64, Ymm64, ["avx2,fma"], 72, 256, 6 [1 2 3 4 5 6], 2 [1 2]);
+    kernel!(avx512_f32, Zmm32, ["avx512f"], 224, 256, 14 [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 2 [1 2]);
+    kernel!(avx512_f64, Zmm64, ["avx512f"], 112, 256, 14 [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 2 [1 2]);
+    kernel!(avx512_bf16, ZmmPair, ["avx512f,avx512bf16"], 224, 256, 14 [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 2 [1 2]);
 }
 
 mod portable_instances {
     use super::*;
-    kernel!(f32x4, Portable<f32>, [], 64, 4 [1 2 3 4], 2 [1 2]);
-    kernel!(f64x2, Portable<f64>, [], 64, 4 [1 2 3 4], 2 [1 2]);
+    kernel!(f32x4, Portable<f32>, [], 64, 256, 4 [1 2 3 4], 2 [1 2]);
+    kernel!(f64x2, Portable<f64>, [], 64, 256, 4 [1 2 3 4], 2 [1 2]);
 }
 
 /// The f32 kernel of the current instruction set level.

@@ -5,9 +5,14 @@
 //! The result does not depend on the number of threads: k is never split between them.
 
 mod driver;
+mod finish;
 pub(crate) mod kernel;
 pub(crate) mod pack;
+#[cfg(target_arch = "x86_64")]
+mod pack_x86;
+mod scratch;
 mod small;
+mod strip;
 #[cfg(test)]
 mod tests;
 
@@ -16,7 +21,10 @@ use super::view::{LibError, Ptr};
 use kernel::Pair;
 use pack::Strided;
 
-pub(crate) use driver::{Finish, Job, Panels, block, run, scratch};
+pub(crate) use driver::{Job, run};
+pub(crate) use finish::Finish;
+pub(crate) use scratch::scratch;
+pub(crate) use strip::{Panels, block};
 
 /// An input matrix: element (i, j) at `ptr + size·(i·row + j·col)`. Strides count elements; any
 /// sign, zero included, so a transpose or a broadcast costs nothing.

@@ -1,0 +1,56 @@
+//! Work memory that threads keep between calls.
+
+use std::cell::Cell;
+
+use crate::memory::{Block, MemoryPool, OutOfMemory};
+
+thread_local! {
+    static OWN: Cell<Option<Block>> = const { Cell::new(None) };
+    static SHARED: Cell<Option<Block>> = const { Cell::new(None) };
+}
+
+/// Pieces begin at odd multiples of this: equal positions of two pieces then lie in different cache
+/// sets and pages' halves.
+const STAGGER: usize = 2176;
+
+/// Lends pieces of the block in `slot`, which is grown to hold them.
+///
+/// A nested call finds nothing and takes a fresh block from the pool, so lending is re-entrant.
+fn lend<const N: usize, R>(
+    slot: &'static std::thread::LocalKey<Cell<Option<Block>>>,
+    bytes: [usize; N],
+    f: impl FnOnce([*mut u8; N]) -> R,
+) -> Result<R, OutOfMemory> {
+    let mut at = [0; N];
+    let mut total = 0;
+    for (a, want) in at.iter_mut().zip(bytes) {
+        *a = total;
+        if want > 0 {
+            total += want.next_multiple_of(64) + STAGGER;
+        }
+    }
+    if total == 0 {
+        return Ok(f([std::ptr::null_mut(); N]));
+    }
+    let mut block = slot.take();
+    if block.as_ref().map_or(0, |b| b.capacity()) < total {
+        block = None;
+    }
+    let block = match block {
+        Some(b) => b,
+        None => MemoryPool::cpu().alloc(total)?,
+    };
+    let r = f(at.map(|a| block.as_ptr().wrapping_add(a)));
+    slot.set(Some(block));
+    Ok(r)
+}
+
+/// Lends three pieces of this thread's own work memory.
+pub(crate) fn scratch<R>(bytes: [usize; 3], f: impl FnOnce([*mut u8; 3]) -> R) -> Result<R, OutOfMemory> {
+    lend(&OWN, bytes, f)
+}
+
+/// Lends two pieces that all threads of a product read.
+pub(super) fn shared<R>(bytes: [usize; 2], f: impl FnOnce([*mut u8; 2]) -> R) -> Result<R, OutOfMemory> {
+    lend(&SHARED, bytes, f)
+}
