@@ -4,7 +4,7 @@ use crate::cost::{self, CostAnalysis, DeviceModel};
 use crate::dump::Dump;
 use crate::fusion::{self, Decision, FusionLimits};
 use crate::ir::{Graph, TypeError};
-use crate::passes::{self, LedgerEntry};
+use crate::passes::{self, LedgerEntry, RematOptions};
 use crate::program::{Program, Thunk, View, emit};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -15,31 +15,41 @@ pub struct CompileOptions {
     /// Passes switched off (`-name`) or back on (`+name` or `name`), in order; the value of `RSX_PASSES`. `fusion` counts
     /// as one.
     pub passes: Vec<String>,
+    /// Only the first so many passes that change anything run (required ones always do): half the number again and again
+    /// finds the pass that breaks a program. The value of `RSX_BISECT`.
+    pub bisect: Option<usize>,
     /// Check every stage's output; on in debug builds.
     pub verify: bool,
     /// Directory for dumps of every stage as text; the value of `RSX_DUMP_TO`.
     pub dump_to: Option<PathBuf>,
     pub model: DeviceModel,
     pub limits: FusionLimits,
+    pub remat: RematOptions,
 }
 
 impl Default for CompileOptions {
     fn default() -> Self {
         CompileOptions {
             passes: Vec::new(),
+            bisect: None,
             verify: cfg!(debug_assertions),
             dump_to: None,
             model: DeviceModel::default(),
             limits: FusionLimits::default(),
+            remat: RematOptions::default(),
         }
     }
 }
 
 impl CompileOptions {
-    /// The default changed by `RSX_PASSES` (comma-separated) and `RSX_DUMP_TO`.
+    /// The default changed by `RSX_PASSES` (comma-separated), `RSX_BISECT` (a number of passes), `RSX_DUMP_TO` (a
+    /// directory), `RSX_MEMORY_LIMIT` (bytes, or with a suffix K, M or G).
     pub fn from_env() -> Self {
         let list = std::env::var("RSX_PASSES").unwrap_or_default();
+        let memory_limit = std::env::var("RSX_MEMORY_LIMIT").ok().and_then(|v| parse_size(&v));
         CompileOptions {
+            remat: RematOptions { memory_limit, ..RematOptions::default() },
+            bisect: std::env::var("RSX_BISECT").ok().and_then(|v| v.trim().parse().ok()),
             passes: list.split(',').map(str::trim).filter(|s| !s.is_empty()).map(str::to_owned).collect(),
             dump_to: std::env::var_os("RSX_DUMP_TO").filter(|s| !s.is_empty()).map(PathBuf::from),
             ..CompileOptions::default()
@@ -51,6 +61,18 @@ impl CompileOptions {
         let mention = self.passes.iter().rev().find(|p| p.trim_start_matches(['-', '+']) == name);
         mention.is_none_or(|p| !p.starts_with('-'))
     }
+}
+
+/// A number of bytes, with a suffix K, M or G or without.
+fn parse_size(text: &str) -> Option<u64> {
+    let text = text.trim().trim_end_matches(['b', 'B']);
+    let (number, unit) = match text.chars().last()?.to_ascii_uppercase() {
+        'K' => (&text[..text.len() - 1], 1u64 << 10),
+        'M' => (&text[..text.len() - 1], 1 << 20),
+        'G' => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    number.trim().parse::<u64>().ok()?.checked_mul(unit)
 }
 
 /// Why compilation failed. Always a bug of the compiler or of the code that recorded the graph.
@@ -106,7 +128,8 @@ pub fn compile(graph: Graph, options: &CompileOptions) -> Result<Compiled, Compi
     let mut dump = Dump::new(options.dump_to.as_deref(), &graph.name);
     let mut ledger = Vec::new();
     let insts = graph.insts.len();
-    let graph = passes::run_pipeline(graph, options, &mut dump, &mut ledger)?;
+    let mut left = options.bisect.unwrap_or(usize::MAX);
+    let graph = passes::run_pipeline(graph, options, &mut left, &mut dump, &mut ledger)?;
 
     let mut timed = |pass: &'static str, before: usize, after: usize, start: Instant| {
         let micros = start.elapsed().as_micros() as u64;
@@ -116,7 +139,7 @@ pub fn compile(graph: Graph, options: &CompileOptions) -> Result<Compiled, Compi
 
     let start = Instant::now();
     let mut decisions: Vec<Decision> = Vec::new();
-    let fused = if options.enabled("fusion") {
+    let fused = if options.enabled("fusion") && left > 0 {
         fusion::run(&graph, &options.model, &options.limits, &mut decisions)
     } else {
         fusion::run_unfused(&graph)
@@ -125,7 +148,7 @@ pub fn compile(graph: Graph, options: &CompileOptions) -> Result<Compiled, Compi
     passes::check("fusion", &graph, &fused, options)?;
     timed("fusion", graph.insts.len(), fused.insts.len(), start);
     dump.decisions(&graph, &decisions);
-    dump.graph("fusion", &fused);
+    dump.graph("fusion", &fused, None);
 
     let start = Instant::now();
     let plan = buffers::plan(&fused).map_err(in_pass("buffers"))?;

@@ -54,6 +54,12 @@ fn check(sample: &Sample, options: &CompileOptions) {
     }
 }
 
+/// Nothing is too small to be computed again.
+fn remat_all() -> CompileOptions {
+    let remat = passes::RematOptions { min_peak: 0, min_bytes: 0, slowdown: f64::INFINITY, memory_limit: Some(0) };
+    CompileOptions { remat, ..CompileOptions::default() }
+}
+
 fn unfused() -> CompileOptions {
     CompileOptions { passes: vec!["-fusion".into()], ..CompileOptions::default() }
 }
@@ -75,6 +81,9 @@ fn random_graphs() {
         if seed % 8 == 0 {
             check(&sample, &unfused());
         }
+        if seed % 4 == 0 {
+            check(&sample, &remat_all());
+        }
     }
 }
 
@@ -91,7 +100,7 @@ fn every_pass_keeps_the_meaning() {
         let sample = random_graph(500 + seed, 30);
         let Ok(want) = eval(&sample.graph, &sample.args) else { continue };
         for pass in passes::PASSES {
-            let after = passes::run_named(pass.name, &sample.graph)
+            let after = passes::run_named(pass.name, &sample.graph, &remat_all())
                 .unwrap_or_else(|e| panic!("{}: {e}\n{}", sample.name, sample.graph));
             let what = format!("{} on {}\n{}\n=>\n{after}", pass.name, sample.name, sample.graph);
             verify::check(&after).unwrap_or_else(|e| panic!("{e}\n{what}"));

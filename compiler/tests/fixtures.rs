@@ -121,7 +121,10 @@ fn transform(mode: &str, input: &str) -> Result<String, Failed> {
 
 /// One compiler pass, by name; its result is verified.
 fn run_pass(name: &str, graph: &Graph) -> Result<Graph, String> {
-    let result = passes::run_named(name, graph).map_err(|e| e.to_string())?;
+    // Fixtures are small: nothing is too small for rematerialisation there.
+    let remat = passes::RematOptions { min_peak: 0, min_bytes: 0, slowdown: f64::INFINITY, memory_limit: None };
+    let options = CompileOptions { remat, ..CompileOptions::default() };
+    let result = passes::run_named(name, graph, &options).map_err(|e| e.to_string())?;
     verify::check(&result).map_err(|e| e.to_string())?;
     Ok(result)
 }

@@ -2,6 +2,9 @@
 //!
 //! Slots are placed from the largest down, each into the smallest gap between those already placed that are alive at the
 //! same time (ties: the lowest), which is how XLA's heap does it.
+//!
+//! Before that, what is alive at the peak may move into the memory of a result that is written only later: a gradient's,
+//! say, that is made when the activation is done with. (Others stay: a slab that is used over and over is in the cache.)
 use super::bind::{ALIGN, Bound};
 use super::live::Live;
 use super::{Assigned, Kind, MemoryAnalysis, Plan, ResultPlan};
@@ -14,8 +17,9 @@ pub(crate) fn assign(graph: &Graph, bound: Bound, order: Vec<InstId>, live: Live
     for (s, &slot) in live.slot.iter().enumerate() {
         temp_slot[slot] |= computed[s];
     }
+    let hosts = hosts(graph, &live, &temp_slot, order.len());
     let mut todo: Vec<usize> = (0..live.slots.len())
-        .filter(|&k| temp_slot[k] && live.slots[k].result.is_none() && live.slots[k].bytes > 0)
+        .filter(|&k| temp_slot[k] && live.slots[k].result.is_none() && live.slots[k].bytes > 0 && hosts[k].is_none())
         .collect();
     todo.sort_by_key(|&k| (std::cmp::Reverse(live.slots[k].bytes), live.slots[k].from));
     let mut offset = vec![0u64; live.slots.len()];
@@ -51,6 +55,7 @@ pub(crate) fn assign(graph: &Graph, bound: Bound, order: Vec<InstId>, live: Live
             (Kind::Scalar(n), _) => Place::Scalar(n),
             (Kind::Constant(offset), _) => Place::Constant { offset },
             (Kind::Temp(_), Some(n)) => Place::Result(n),
+            (Kind::Temp(_), None) if hosts[live.slot[s]].is_some() => Place::Result(hosts[live.slot[s]].unwrap_or(0)),
             (Kind::Temp(_), None) => Place::Slab { offset: offset[live.slot[s]] },
         };
         Some(Assigned { place, from: slot.from, to: slot.to })
@@ -59,6 +64,7 @@ pub(crate) fn assign(graph: &Graph, bound: Bound, order: Vec<InstId>, live: Live
     let tensor_bytes = |kind| graph.params.iter().filter(|p| p.kind == kind).map(|p| p.ty.bytes()).sum::<u64>();
     let temps =
         || bound.storages.iter().enumerate().filter(|&(s, _)| computed[s] && live.slots[live.slot[s]].result.is_none());
+    let hosted = (0..live.slots.len()).filter(|&k| hosts[k].is_some()).map(|k| live.slots[k].bytes).sum();
     let memory = MemoryAnalysis {
         argument_bytes: tensor_bytes(ParamKind::Tensor),
         output_bytes: graph.results.iter().map(|&v| graph.ty(v).bytes()).sum(),
@@ -67,7 +73,8 @@ pub(crate) fn assign(graph: &Graph, bound: Bound, order: Vec<InstId>, live: Live
             .map(|(&v, _)| graph.ty(v).bytes())
             .sum(),
         temp_bytes: slab,
-        peak_bytes: peak(&live, &temp_slot),
+        peak_bytes: peak(&live, &temp_slot, &hosts).0,
+        hosted_bytes: hosted,
         sum_bytes: temps().map(|(_, s)| s.bytes).sum(),
         constant_bytes: bound.constants.len() as u64,
     };
@@ -84,18 +91,76 @@ pub(crate) fn assign(graph: &Graph, bound: Bound, order: Vec<InstId>, live: Live
     }
 }
 
-/// The most slab bytes live at a time.
-fn peak(live: &Live, temp_slot: &[bool]) -> u64 {
+/// Smallest slot that moves into a result's memory, in bytes.
+const HOSTED: u64 = 64 << 10;
+
+/// For every slot: the result in whose memory it lies before that result is written.
+fn hosts(graph: &Graph, live: &Live, temp_slot: &[bool], end: usize) -> Vec<Option<u32>> {
+    let mut hosts = vec![None; live.slots.len()];
+    // Memory of results that are no parameters: from when on it is taken.
+    let mut free: Vec<(u64, u32, usize)> = Vec::new();
+    for (n, (&v, plan)) in graph.results.iter().zip(&live.results).enumerate() {
+        let n = n as u32;
+        let written = match plan {
+            ResultPlan::Direct { alias: None } => {
+                live.slots.iter().find(|s| s.result == Some(n) && s.bytes > 0).map(|s| s.from)
+            }
+            ResultPlan::Copy => Some(end),
+            ResultPlan::Direct { alias: Some(_) } | ResultPlan::Unchanged { .. } => None,
+        };
+        if let Some(from) = written.filter(|_| graph.ty(v).bytes() >= HOSTED) {
+            free.push((graph.ty(v).bytes(), n, from));
+        }
+    }
+    free.sort_unstable();
+    // Who lies where when.
+    let mut taken: Vec<(u32, usize, usize)> = Vec::new();
+    // The peak moves as slots leave it.
+    loop {
+        let (_, at) = peak(live, temp_slot, &hosts);
+        let at_peak = |k: &usize| {
+            let s = &live.slots[*k];
+            let wanted = temp_slot[*k] && s.result.is_none() && hosts[*k].is_none();
+            wanted && s.bytes >= HOSTED && s.from <= at && at <= s.to
+        };
+        let mut slots: Vec<usize> = (0..live.slots.len()).filter(at_peak).collect();
+        slots.sort_by_key(|&k| (std::cmp::Reverse(live.slots[k].bytes), live.slots[k].to));
+        let mut moved = false;
+        for k in slots {
+            let s = &live.slots[k];
+            let fits = |&&(bytes, n, from): &&(u64, u32, usize)| {
+                bytes >= s.bytes && s.to < from && taken.iter().all(|&(m, f, t)| m != n || t < s.from || s.to < f)
+            };
+            // The smallest; of these the one that is needed first.
+            let best = free.iter().filter(fits).min_by_key(|h| (h.0, h.2));
+            if let Some(&(_, n, _)) = best {
+                taken.push((n, s.from, s.to));
+                hosts[k] = Some(n);
+                moved = true;
+            }
+        }
+        if !moved {
+            return hosts;
+        }
+    }
+}
+
+/// The most slab bytes live at a time, and when.
+fn peak(live: &Live, temp_slot: &[bool], hosts: &[Option<u32>]) -> (u64, usize) {
     let mut events: Vec<(usize, i64)> = Vec::new();
-    for (slot, _) in live.slots.iter().zip(temp_slot).filter(|(s, t)| **t && s.result.is_none()) {
-        events.push((slot.from, slot.bytes as i64));
-        events.push((slot.to + 1, -(slot.bytes as i64)));
+    for (k, slot) in live.slots.iter().enumerate() {
+        if temp_slot[k] && slot.result.is_none() && hosts[k].is_none() {
+            events.push((slot.from, slot.bytes as i64));
+            events.push((slot.to + 1, -(slot.bytes as i64)));
+        }
     }
     events.sort_unstable();
-    let (mut now, mut peak) = (0, 0);
-    for (_, change) in events {
+    let (mut now, mut peak, mut at) = (0, 0, 0);
+    for (time, change) in events {
         now += change;
-        peak = peak.max(now);
+        if now > peak {
+            (peak, at) = (now, time);
+        }
     }
-    peak as u64
+    (peak as u64, at)
 }

@@ -123,6 +123,8 @@ pub struct MemoryAnalysis {
     pub temp_bytes: u64,
     /// The most that is live at one time, before packing.
     pub peak_bytes: u64,
+    /// Intermediate values that lie in the memory of results before those are written.
+    pub hosted_bytes: u64,
     /// All intermediate values, as if none shared memory.
     pub sum_bytes: u64,
     /// The constant pool.

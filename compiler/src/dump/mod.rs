@@ -43,7 +43,8 @@ impl Dump {
         }
     }
 
-    pub(crate) fn graph(&mut self, stage: &str, graph: &Graph) {
+    pub(crate) fn graph(&mut self, stage: &str, graph: &Graph, before: Option<&Graph>) {
+        let _ = before;
         self.write(stage, || text::graph_text(graph));
     }
 

@@ -253,7 +253,13 @@ impl Merger<'_, '_, '_> {
                 return Err(Reason::Kinds);
             }
             (Shape::Epilogue { .. }, Shape::Loop) if x.dims == y.dims => (x.shape.clone(), x.dims.clone()),
-            (Shape::Epilogue { .. }, Shape::Loop) => return Err(Reason::Spaces),
+            // What the epilogue reads, or what reads the same memory, in the registers of the epilogue.
+            (Shape::Loop, Shape::Epilogue { .. }) if x.dims == y.dims && y.members.len() > 1 => {
+                (y.shape.clone(), y.dims.clone())
+            }
+            (Shape::Epilogue { .. }, Shape::Loop) | (Shape::Loop, Shape::Epilogue { .. }) => {
+                return Err(Reason::Spaces);
+            }
             (Shape::Epilogue { .. }, _) | (_, Shape::Epilogue { .. }) => return Err(Reason::Kinds),
         };
         if x.members.len() + y.members.len() > self.limits.max_insts {
@@ -326,12 +332,13 @@ impl Merger<'_, '_, '_> {
 
     fn check_epilogue(&self, of: InstId, p: ClusterId, id: ClusterId) -> Result<(), Reason> {
         let a = self.c.a;
-        if !self.c.is_elementwise(id) {
+        let added = if self.c.find(of) == p { id } else { p };
+        if !self.c.is_elementwise(added) {
             return Err(Reason::NotElementwise);
         }
         // Operands come from memory, repeated at most.
         let plain = |m: &InstId| a.g.inst(*m).operands.iter().all(|&v| a.is_plain(v));
-        if !self.c.get(id).members.iter().all(plain) {
+        if !self.c.get(added).members.iter().all(plain) {
             return Err(Reason::NotElementwise);
         }
         let outside = |r: &InstId| ![p, id].contains(&self.c.find(*r));

@@ -9,6 +9,7 @@ pub(crate) mod dimmap;
 mod dots;
 pub(crate) mod fold;
 mod layout;
+mod rematerialize;
 mod reshape_mover;
 pub mod rewriter;
 pub(crate) mod simplify;
@@ -18,6 +19,7 @@ use crate::dump::Dump;
 use crate::fusion;
 use crate::ir::{Graph, TypeError};
 use crate::verify;
+pub use rematerialize::RematOptions;
 use std::time::Instant;
 
 /// One pass.
@@ -27,17 +29,60 @@ pub struct Pass {
     pub name: &'static str,
     /// The program would be wrong, not only slow, without it: it cannot be switched off.
     pub required: bool,
-    run: fn(&Graph) -> Result<Graph, TypeError>,
+    /// One line for lists of passes.
+    pub doc: &'static str,
+    run: fn(&Graph, &PassContext<'_>) -> Result<Graph, TypeError>,
+}
+
+/// What a pass may know besides the graph.
+pub(crate) struct PassContext<'c> {
+    pub(crate) options: &'c CompileOptions,
 }
 
 /// All passes, by name.
 pub static PASSES: &[Pass] = &[
-    Pass { name: "simplify", required: false, run: simplify::run },
-    Pass { name: "cse", required: false, run: cse::run },
-    Pass { name: "dce", required: false, run: dce::run },
-    Pass { name: "reshape_mover", required: false, run: reshape_mover::run },
-    Pass { name: "dots", required: true, run: dots::run },
-    Pass { name: "layout", required: false, run: layout::run },
+    Pass {
+        name: "simplify",
+        required: false,
+        doc: "local rewrites that are exact for every input",
+        run: |g, _| simplify::run(g),
+    },
+    Pass {
+        name: "cse",
+        required: false,
+        doc: "one instruction for all that compute the same",
+        run: |g, _| cse::run(g),
+    },
+    Pass {
+        name: "dce",
+        required: false,
+        doc: "drops what no result depends on",
+        run: |g, _| dce::run(g),
+    },
+    Pass {
+        name: "reshape_mover",
+        required: false,
+        doc: "one iteration space between contractions: reshapes move out of the way",
+        run: |g, _| reshape_mover::run(g),
+    },
+    Pass {
+        name: "dots",
+        required: true,
+        doc: "contractions in their one form",
+        run: |g, _| dots::run(g),
+    },
+    Pass {
+        name: "layout",
+        required: false,
+        doc: "library results are stored in the order of their readers",
+        run: |g, _| layout::run(g),
+    },
+    Pass {
+        name: "rematerialize",
+        required: false,
+        doc: "computes again what would wait for long in memory",
+        run: rematerialize::run,
+    },
 ];
 
 /// The order in which they run. A name may stand more than once; each position says why it is there.
@@ -60,6 +105,9 @@ static PIPELINE: &[&str] = &[
     "layout",
     // What the moves made equal, and what nobody uses any more.
     "cse",
+    // Last: an earlier `cse` would merge the copies with what they are copies of. Before fusion, which makes them part of
+    // kernels that read the same operands.
+    "rematerialize",
 ];
 
 /// What one run of a pass did.
@@ -76,21 +124,26 @@ fn by_name(name: &str) -> Option<&'static Pass> {
     PASSES.iter().find(|p| p.name == name)
 }
 
-/// Runs one pass (or `fusion`, with its defaults) by name: for fixtures.
-pub fn run_named(name: &str, graph: &Graph) -> Result<Graph, CompileError> {
+/// Runs one pass (or `fusion`) by name: for fixtures and tools.
+pub fn run_named(name: &str, graph: &Graph, options: &CompileOptions) -> Result<Graph, CompileError> {
     if name == "fusion" {
-        let options = CompileOptions::default();
         return fusion::run(graph, &options.model, &options.limits, &mut Vec::new())
             .map_err(|error| CompileError::Pass { pass: "fusion", error });
     }
     let pass = by_name(name).ok_or_else(|| CompileError::UnknownPass(name.to_owned()))?;
-    (pass.run)(graph).map_err(|e| CompileError::Pass { pass: pass.name, error: e })
+    (pass.run)(graph, &PassContext { options }).map_err(|e| CompileError::Pass { pass: pass.name, error: e })
 }
 
-/// Runs the pipeline.
-pub fn run_pipeline(
+/// Names in the order they run, `fusion` last; those that run more than once are there more than once.
+pub fn pipeline() -> Vec<&'static str> {
+    PIPELINE.iter().copied().chain(["fusion"]).collect()
+}
+
+/// Runs the pipeline. `left`: of the passes that are not required, only the first so many that change anything run.
+pub(crate) fn run_pipeline(
     mut graph: Graph,
     options: &CompileOptions,
+    left: &mut usize,
     dump: &mut Dump,
     ledger: &mut Vec<LedgerEntry>,
 ) -> Result<Graph, CompileError> {
@@ -101,18 +154,20 @@ pub fn run_pipeline(
             return Err(CompileError::UnknownPass(bare.to_owned()));
         }
     }
-    dump.graph("recorded", &graph);
+    dump.graph("recorded", &graph, None);
     for pass in PIPELINE.iter().filter_map(|name| by_name(name)) {
-        if !pass.required && !options.enabled(pass.name) {
+        if !pass.required && (!options.enabled(pass.name) || *left == 0) {
             continue;
         }
         let start = Instant::now();
-        let next = (pass.run)(&graph).map_err(|error| CompileError::Pass { pass: pass.name, error })?;
+        let next =
+            (pass.run)(&graph, &PassContext { options }).map_err(|error| CompileError::Pass { pass: pass.name, error })?;
         let micros = start.elapsed().as_micros() as u64;
         check(pass.name, &graph, &next, options)?;
         let changed = next != graph;
         if changed {
-            dump.graph(pass.name, &next);
+            dump.graph(pass.name, &next, Some(&graph));
+            *left -= usize::from(!pass.required);
         }
         ledger.push(LedgerEntry {
             pass: pass.name,
