@@ -1,9 +1,10 @@
 """rsx against its peers, interleaved in one run: the table of README.md.
 
 Every workload is built once per peer; rounds then call each peer in turn, so that a machine whose speed drifts slows
-all of them alike. Reported are medians of times and medians of the per-round ratios against eager PyTorch.
+all of them alike. Reported are medians of times, medians of the per-round ratios to each peer, and the ratio to the best peer.
+JAX is a peer where it is installed (`pip install jax`).
 
-    python benches/compare.py [--peers eager,inductor] [--workloads tail,gpt,...] [--rounds 20] [--json FILE]
+    python benches/compare.py [--peers eager,inductor,jax] [--workloads tail,gpt,...] [--rounds 20] [--json FILE]
 """
 
 from __future__ import annotations
@@ -14,175 +15,28 @@ import pathlib
 import statistics
 import sys
 import time
-from collections.abc import Callable
-
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "examples"))
 
-Step = Callable[[], object]
+from workloads import WORKLOADS, Step  # noqa: E402
+
+PEERS = ("eager", "inductor", "jax")
 
 
-def device_of(peer: str) -> str:
-    return "rsx" if peer == "rsx" else "cpu"
+def build(name: str, peer: str) -> Step | None:
+    """A workload's step for a peer; none if the peer has no such workload."""
+    if peer != "jax":
+        return WORKLOADS[name](peer)
+    import jax_peer
+
+    make = jax_peer.WORKLOADS.get(name)
+    return make and make()
 
 
-def compiled(peer: str, f: Callable) -> Callable:
-    return torch.compile(f) if peer == "inductor" else f
-
-
-def sync(peer: str) -> None:
-    if peer == "rsx":
-        torch.rsx.synchronize()
-
-
-def cut(peer: str) -> None:
-    if peer == "rsx":
-        import rsx
-
-        rsx.mark_step()
-
-
-def tail(peer: str) -> Step:
-    """Bias, tanh-gelu, layer norm on 4096x2048 f32."""
-    torch.manual_seed(0)
-    x, bias = torch.randn(4096, 2048).to(device_of(peer)), torch.randn(2048).to(device_of(peer))
-    norm = nn.LayerNorm(2048).to(device_of(peer))
-
-    def f(x, bias):
-        return norm(F.gelu(x + bias, approximate="tanh"))
-
-    g = compiled(peer, f)
-
-    def step():
-        with torch.no_grad():
-            y = g(x, bias)
-        cut(peer)
-        sync(peer)
-        return y
-
-    return step
-
-
-def pointwise(peer: str) -> Step:
-    """Chain of 10 pointwise ops over 8 M f32 elements."""
-    x = torch.rand(8 << 20).to(device_of(peer))
-
-    def f(x):
-        y = torch.sigmoid(x) * 2 + 1
-        y = torch.tanh(y) - x
-        return torch.sqrt(y * y + 0.5) * x / 3
-
-    g = compiled(peer, f)
-
-    def step():
-        y = g(x)
-        cut(peer)
-        sync(peer)
-        return y
-
-    return step
-
-
-def softmax(peer: str) -> Step:
-    """Softmax over the rows of 4096x4096 f32."""
-    x = torch.randn(4096, 4096).to(device_of(peer))
-    g = compiled(peer, lambda x: torch.softmax(x, -1))
-
-    def step():
-        y = g(x)
-        cut(peer)
-        sync(peer)
-        return y
-
-    return step
-
-
-def training(peer: str, net: nn.Module, loss: Callable, **optimizer) -> Step:
-    net = net.to(device_of(peer))
-    opt = torch.optim.AdamW(net.parameters(), lr=1e-3, **optimizer)
-    loss = compiled(peer, loss)
-
-    def step():
-        opt.zero_grad()
-        value = loss(net)
-        value.backward()
-        opt.step()
-        cut(peer)
-        sync(peer)
-        return value
-
-    return step
-
-
-def gpt(peer: str, amp: bool = False) -> Step:
-    """Training step of a GPT: 4 layers, width 256, 8 heads, 256 tokens, batch 4, AdamW."""
-    from gpt import GPT, Text
-
-    torch.manual_seed(0)
-    text = Text()
-    tokens, targets = (t.to(device_of(peer)) for t in next(text.batches(4, 256)))
-
-    def loss(net):
-        with torch.autocast(device_of(peer), dtype=torch.bfloat16, enabled=amp):
-            return net(tokens, targets)
-
-    return training(peer, GPT(text.vocab), loss)
-
-
-def gpt_bf16(peer: str) -> Step:
-    """The same under bf16 autocast."""
-    return gpt(peer, amp=True)
-
-
-def gpt_inference(peer: str) -> Step:
-    """Forward of the same GPT without gradients, batch 1."""
-    from gpt import GPT, Text
-
-    torch.manual_seed(0)
-    text = Text()
-    net = GPT(text.vocab).to(device_of(peer)).eval()
-    tokens = next(text.batches(1, 256))[0].to(device_of(peer))
-    g = compiled(peer, net)
-
-    def step():
-        with torch.no_grad():
-            y = g(tokens)
-        cut(peer)
-        sync(peer)
-        return y
-
-    return step
-
-
-def dispatch(peer: str) -> Step:
-    """Dispatch-bound training step: 12 layers of 64x64, batch 16, AdamW."""
-    torch.manual_seed(0)
-    layers = [m for _ in range(12) for m in (nn.Linear(64, 64), nn.ReLU())]
-    x = torch.randn(16, 64).to(device_of(peer))
-    return training(peer, nn.Sequential(*layers), lambda net: net(x).square().mean())
-
-
-def resnet(peer: str) -> Step:
-    """Training step of a small ResNet: width 32, 32x32 images, batch 32."""
-    from digits_resnet import ResNet
-
-    torch.manual_seed(0)
-    x = torch.randn(32, 1, 32, 32).to(device_of(peer))
-    y = torch.randint(10, (32,)).to(device_of(peer))
-    return training(peer, ResNet(32), lambda net: F.cross_entropy(net(x), y))
-
-
-WORKLOADS: dict[str, Callable[[str], Step]] = {
-    f.__name__: f for f in (tail, pointwise, softmax, gpt, gpt_bf16, gpt_inference, dispatch, resnet)
-}
-
-
-def measure(make: Callable[[str], Step], peers: list[str], rounds: int, warmup: int) -> dict[str, list[float]]:
+def measure(name: str, peers: list[str], rounds: int, warmup: int) -> dict[str, list[float]]:
     """Milliseconds of every round, per peer."""
-    steps = {p: make(p) for p in peers}
+    steps = {p: s for p in peers if (s := build(name, p))}
+    peers = list(steps)
     for p, step in steps.items():
         for _ in range(warmup):
             step()
@@ -204,22 +58,33 @@ def measure(make: Callable[[str], Step], peers: list[str], rounds: int, warmup: 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", default="eager", help="comma-separated: eager, inductor")
+    parser.add_argument("--peers", default="eager", help="comma-separated: " + ", ".join(PEERS))
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--warmup", type=int, default=4)
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
     peers = [*args.peers.split(","), "rsx"]
-    print("| workload | " + " | ".join(f"{p}, ms" for p in peers) + " | rsx / " + " | rsx / ".join(peers[:-1]) + " |")
-    print("|---" * (2 * len(peers)) + "|")
+    if unknown := [p for p in peers[:-1] if p not in PEERS]:
+        parser.error(f"unknown peers {unknown}")
+    if unknown := [w for w in args.workloads.split(",") if w not in WORKLOADS]:
+        parser.error(f"unknown workloads {unknown}: {', '.join(WORKLOADS)}")
+    others = peers[:-1]
+    columns = [f"{p}, ms" for p in peers] + [f"rsx / {p}" for p in others] + ["best peer / rsx"] * (len(others) > 1)
+    print("| workload | " + " | ".join(columns) + " |")
+    print("|---" * (1 + len(columns)) + "|")
     results = {}
     for name in args.workloads.split(","):
-        times = measure(WORKLOADS[name], peers, args.rounds, args.warmup)
-        results[name] = times
-        medians = [f"{statistics.median(times[p]):.2f}" for p in peers]
-        ratios = [f"{statistics.median(a / b for a, b in zip(times['rsx'], times[p])):.2f}" for p in peers[:-1]]
-        print(f"| {name} | " + " | ".join(medians + ratios) + " |", flush=True)
+        times = results[name] = measure(name, peers, args.rounds, args.warmup)
+        medians = {p: statistics.median(t) for p, t in times.items()}
+        cells = [f"{medians[p]:.2f}" if p in times else "-" for p in peers]
+        for p in others:
+            ratio = statistics.median(a / b for a, b in zip(times["rsx"], times[p])) if p in times else None
+            cells.append(f"{ratio:.2f}" if ratio else "-")
+        if len(others) > 1:
+            best = zip(*(times[p] for p in others if p in times))
+            cells.append(f"{statistics.median(min(b) / a for a, b in zip(times['rsx'], best)):.2f}")
+        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
     if args.json:
         args.json.write_text(json.dumps(results))
 
