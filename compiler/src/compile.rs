@@ -164,7 +164,7 @@ pub fn compile(graph: Graph, options: &CompileOptions) -> Result<Compiled, Compi
     }
 
     let stats = stats(insts, &graph, &program, plan.memory);
-    dump.ledger(&ledger, &stats);
+    dump.finish(&program, &ledger, &stats);
     Ok(Compiled { program, stats, ledger })
 }
 

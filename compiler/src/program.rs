@@ -5,6 +5,7 @@
 use crate::ir::{Attrs, DType, Dims, Graph, OpKind, TensorType};
 use std::sync::Arc;
 
+pub mod depend;
 pub(crate) mod emit;
 pub mod reference;
 

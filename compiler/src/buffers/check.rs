@@ -3,55 +3,9 @@
 //! Replays the program on byte ranges: every range that a thunk reads must have been written before (or be given) and
 //! outputs must not touch inputs or each other outside of what [`Thunk`] allows. Used by tests and with verification on.
 use crate::ir::{OpKind, ParamKind};
+use crate::program::depend::{Span, span};
 use crate::program::{KernelCall, Place, Program, Thunk, View};
 use ahash::AHashSet;
-
-/// A range of bytes in one of the program's memories.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
-    memory: Memory,
-    from: u64,
-    to: u64,
-}
-
-/// Memories that cannot overlap each other. A result in a donated parameter is that parameter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Memory {
-    Param(u32),
-    Result(u32),
-    Slab,
-    Constant,
-    Scalar,
-}
-
-impl Span {
-    fn meets(&self, other: &Span) -> bool {
-        self.memory == other.memory && self.from < other.to && other.from < self.to
-    }
-}
-
-/// The bytes between the first and the last element of a view; `None` if it has no elements.
-fn span(program: &Program, view: &View) -> Option<Span> {
-    if view.dims.contains(&0) {
-        return None;
-    }
-    let reach = |sign: i64| -> i64 {
-        (0..view.dims.len()).map(|i| (view.dims[i] - 1) * view.strides[i]).filter(|&r| r * sign > 0).sum()
-    };
-    let size = view.dtype.size() as i64;
-    let (lo, hi) = ((view.offset + reach(-1)) * size, (view.offset + reach(1) + 1) * size);
-    let (memory, base) = match view.place {
-        Place::Param(n) => (Memory::Param(n), 0),
-        Place::Result(n) => match program.results.get(n as usize).and_then(|r| r.alias) {
-            Some(p) => (Memory::Param(p), 0),
-            None => (Memory::Result(n), 0),
-        },
-        Place::Slab { offset } => (Memory::Slab, offset as i64),
-        Place::Constant { offset } => (Memory::Constant, offset as i64),
-        Place::Scalar(n) => (Memory::Scalar, i64::from(n) * 8),
-    };
-    Some(Span { memory, from: (base + lo).max(0) as u64, to: (base + hi).max(0) as u64 })
-}
 
 /// What one call of a thunk touches.
 struct Access<'p> {
@@ -99,11 +53,11 @@ fn check_access(program: &Program, a: &Access<'_>, written: &[Span]) -> Result<(
     for view in a.reads.iter().chain(&a.apart).chain(&a.writes) {
         if let Some(s) = span(program, view) {
             let size = match s.memory {
-                Memory::Param(n) => program.params[n as usize].bytes(),
-                Memory::Result(n) => program.results[n as usize].ty.bytes(),
-                Memory::Slab => program.slab_bytes,
-                Memory::Constant => program.constants.len() as u64,
-                Memory::Scalar => u64::from(program.n_scalars) * 8,
+                Place::Param(n) => program.params[n as usize].bytes(),
+                Place::Result(n) => program.results[n as usize].ty.bytes(),
+                Place::Slab { .. } => program.slab_bytes,
+                Place::Constant { .. } => program.constants.len() as u64,
+                Place::Scalar(_) => u64::from(program.n_scalars) * 8,
             };
             if s.to > size {
                 return Err(format!("{view:?} ends at {} of {size} bytes", s.to));
@@ -112,7 +66,7 @@ fn check_access(program: &Program, a: &Access<'_>, written: &[Span]) -> Result<(
     }
     for view in a.reads.iter().chain(&a.apart) {
         let Some(s) = span(program, view) else { continue };
-        let given = matches!(s.memory, Memory::Param(_) | Memory::Constant | Memory::Scalar);
+        let given = matches!(s.memory, Place::Param(_) | Place::Constant { .. } | Place::Scalar(_));
         if !given && !covered(&s, written) {
             return Err(format!("{view:?} is read before it is written"));
         }

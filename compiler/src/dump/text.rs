@@ -24,7 +24,7 @@ pub(super) fn decisions_text(graph: &Graph, decisions: &[Decision]) -> String {
     for d in decisions {
         let what = match d.merged {
             Ok(()) => "yes".to_owned(),
-            Err(reason) => format!("no: {reason:?}"),
+            Err(reason) => format!("no: {reason:?}, {reason}"),
         };
         let _ = writeln!(out, "{}: {} -> {}: {what}", d.how, name(d.from), name(d.into));
     }
@@ -51,6 +51,13 @@ pub(super) fn plan_text(graph: &Graph, plan: &Plan) -> String {
         let _ = writeln!(out, "result {n}: {r:?}");
     }
     let _ = writeln!(out, "{:?}", plan.memory);
+    let (slab, peak, sum) = (plan.memory.temp_bytes, plan.memory.peak_bytes.max(1), plan.memory.sum_bytes.max(1));
+    let _ = writeln!(
+        out,
+        "slab {slab}: {:.3} of what is live at the peak, {:.3} of all intermediate values",
+        slab as f64 / peak as f64,
+        slab as f64 / sum as f64
+    );
     out
 }
 
@@ -126,6 +133,24 @@ pub fn program_text(program: &Program) -> String {
         let _ = writeln!(out, "kernel {k} {} ({kind})", spec.name);
         let _ = writeln!(out, "{}", spec.body);
     }
+    out
+}
+
+/// What every thunk waits for, and how many steps the longest chain has.
+pub(super) fn dependencies_text(program: &Program) -> String {
+    let graph = program.thunk_graph();
+    let mut depth = vec![0usize; program.thunks.len()];
+    let mut out = String::new();
+    for n in graph.node_indices() {
+        let mut waits: Vec<usize> =
+            graph.neighbors_directed(n, petgraph::Direction::Incoming).map(|m| m.index()).collect();
+        waits.sort_unstable();
+        depth[n.index()] = waits.iter().map(|&m| depth[m] + 1).max().unwrap_or(0);
+        let list: Vec<String> = waits.iter().map(ToString::to_string).collect();
+        let _ = writeln!(out, "thunk {}: waits for [{}]", n.index(), list.join(", "));
+    }
+    let longest = depth.iter().max().map_or(0, |d| d + 1);
+    let _ = writeln!(out, "{} thunks, the longest chain has {longest}", program.thunks.len());
     out
 }
 

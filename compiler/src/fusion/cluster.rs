@@ -84,6 +84,26 @@ pub enum Reason {
     Cost,
 }
 
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Reason::Opaque => "a library thunk takes no part in fusion",
+            Reason::Kinds => "their kinds have no common form",
+            Reason::Spaces => "their iteration spaces differ",
+            Reason::Index => "a value is read at another index, or before a reduction is complete",
+            Reason::FullResult => "a value of the full space would leave a kernel with reduced results",
+            Reason::Cycle => "a third kernel stands between them",
+            Reason::SearchLimit => "the search for a path between them was given up",
+            Reason::Size => "the kernel would be too large",
+            Reason::NotElementwise => "an epilogue holds elementwise ops only",
+            Reason::EpilogueResults => "the epilogue would have too many results",
+            Reason::EpilogueDims => "the epilogue would tell apart what the product walks as one dimension",
+            Reason::OtherReaders => "the value is needed elsewhere too",
+            Reason::Cost => "it would cost more time than it saves",
+        })
+    }
+}
+
 /// All clusters.
 pub(crate) struct Clusters<'a, 'g> {
     pub(crate) a: &'a Analysis<'g>,

@@ -24,7 +24,7 @@ use super::PassContext;
 use super::rewriter::{Rewriter, Values, live_insts};
 use crate::cost;
 use crate::ir::{Attrs, Class, Graph, Inst, InstId, OpKind, ParamKind, TensorType, TypeError, Value};
-use ahash::AHashMap;
+use ahash::{AHashMap, AHashSet};
 use smallvec::SmallVec;
 
 /// When memory is worth computing again.
@@ -48,6 +48,8 @@ impl Default for RematOptions {
 
 /// Rounds: each works on the peak that the one before left.
 const ROUNDS: usize = 24;
+/// A round has to lower the peak to this part of what it was for another to follow.
+const GAIN: (u64, u64) = (9, 10);
 /// Most instructions copied for one value without a limit, and with one.
 const MAX_CONE: (usize, usize) = (24, 96);
 /// A value this many times smaller than the one in question may be kept in its stead.
@@ -61,12 +63,15 @@ pub(super) fn run(graph: &Graph, cx: &PassContext<'_>) -> Result<Graph, TypeErro
     let options = &cx.options.remat;
     let mut graph = graph.clone();
     let mut budget = None;
+    let mut before = u64::MAX;
     for _ in 0..ROUNDS {
         let t = Timeline::new(&graph);
-        if t.peak < options.min_peak {
+        let over = options.memory_limit.map_or(0, |limit| (fixed_bytes(&graph) + t.peak).saturating_sub(limit));
+        // Without a limit, little is left once a round has gained little.
+        if t.peak < options.min_peak || (over == 0 && t.peak > before / GAIN.1 * GAIN.0) {
             break;
         }
-        let over = options.memory_limit.map_or(0, |limit| (fixed_bytes(&graph) + t.peak).saturating_sub(limit));
+        before = t.peak;
         let left = *budget.get_or_insert_with(|| program_ns(&graph, cx) * options.slowdown);
         let mut c = Chooser::new(&graph, &t, cx);
         let spent = c.cheap(left) + if over > 0 { c.whatever(over) } else { 0.0 };
@@ -75,6 +80,11 @@ pub(super) fn run(graph: &Graph, cx: &PassContext<'_>) -> Result<Graph, TypeErro
             break;
         }
         let (dropped, cone, kept) = (c.dropped, c.cone, c.kept);
+        let copied: AHashSet<(OpKind, &TensorType)> = graph
+            .iter()
+            .filter(|(id, _)| cone[id.0 as usize])
+            .map(|(_, inst)| (inst.kind, graph.ty(inst.first)))
+            .collect();
         let mut transposed = vec![false; graph.n_values()];
         for inst in graph.insts.iter().filter(|i| i.kind == OpKind::Transpose) {
             transposed[inst.operands[0].0 as usize] = true;
@@ -85,6 +95,7 @@ pub(super) fn run(graph: &Graph, cx: &PassContext<'_>) -> Result<Graph, TypeErro
             cone,
             kept,
             transposed,
+            copied,
             r: Rewriter::new(&graph),
             late: AHashMap::new(),
             numbers: AHashMap::new(),
@@ -398,6 +409,8 @@ struct Copier<'c> {
     kept: Vec<bool>,
     /// By value: some user is a transpose.
     transposed: Vec<bool>,
+    /// Ops and types of the instructions of cones: no others can be equal to a copy.
+    copied: AHashSet<(OpKind, &'c TensorType)>,
     r: Rewriter<'c>,
     /// What users behind the peak take instead, by old value.
     late: AHashMap<Value, Value>,
@@ -421,7 +434,9 @@ impl Copier<'_> {
             self.heavy += usize::from(is_heavy(inst));
             let operands: Values = inst.operands.iter().map(|&o| self.behind(o)).collect();
             // Barriers are never merged, heavy ops have been.
-            let mergeable = !is_heavy(inst) && inst.kind.class() != Class::Structural;
+            let mergeable = !is_heavy(inst)
+                && inst.kind.class() != Class::Structural
+                && self.copied.contains(&(inst.kind, src.ty(inst.first)));
             let first = self.emit(inst, operands, mergeable);
             self.r.set_results(inst, first);
         }
@@ -430,8 +445,12 @@ impl Copier<'_> {
 
     fn emit(&mut self, inst: &Inst, operands: Values, mergeable: bool) -> Value {
         let types = self.r.types(inst);
+        if !mergeable {
+            self.r.b.loc = inst.loc;
+            return self.r.b.op(inst.kind, inst.attrs.clone(), &operands, &types);
+        }
         let key = (inst.kind, inst.attrs.clone(), operands.clone(), types.clone());
-        let near = self.numbers.get(&key).filter(|n| mergeable && n.1 + NEAR >= self.heavy);
+        let near = self.numbers.get(&key).filter(|n| n.1 + NEAR >= self.heavy);
         if let Some(&(v, _)) = near {
             return v;
         }

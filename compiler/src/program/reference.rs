@@ -20,6 +20,16 @@ struct Memory<'p> {
 
 /// Results of `program` on tensor parameters and runtime scalars (0-d f64 or i64 each).
 pub fn run(program: &Program, params: &[Tensor], scalars: &[Tensor]) -> Result<Vec<Tensor>, InterpError> {
+    run_in_order(program, 0..program.thunks.len(), params, scalars)
+}
+
+/// As [`run`], with the thunks in any order that [`Program::thunk_graph`] allows.
+pub fn run_in_order(
+    program: &Program,
+    order: impl IntoIterator<Item = usize>,
+    params: &[Tensor],
+    scalars: &[Tensor],
+) -> Result<Vec<Tensor>, InterpError> {
     let fits = params.len() == program.params.len()
         && params.iter().zip(&program.params).all(|(t, ty)| t.ty == *ty)
         && scalars.len() == program.n_scalars as usize
@@ -34,8 +44,8 @@ pub fn run(program: &Program, params: &[Tensor], scalars: &[Tensor]) -> Result<V
         slab: vec![JUNK; program.slab_bytes as usize],
         scalars: scalars.iter().flat_map(|t| t.bytes.iter().copied()).collect(),
     };
-    for (t, thunk) in program.thunks.iter().enumerate() {
-        m.thunk(thunk).map_err(|e| InterpError::Op { op: format!("thunk {t}"), message: e.to_string() })?;
+    for t in order {
+        m.thunk(&program.thunks[t]).map_err(|e| InterpError::Op { op: format!("thunk {t}"), message: e.to_string() })?;
     }
     Ok(program.results.iter().enumerate().map(|(n, r)| m.load(&View::dense(Place::Result(n as u32), &r.ty))).collect())
 }
