@@ -5,7 +5,7 @@ use rsx_devices::cpu::pool;
 use std::time::Instant;
 
 /// Multiply-adds on registers only, GFLOP/s of one thread.
-pub fn peak() -> f64 {
+pub(crate) fn peak() -> f64 {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
         #[target_feature(enable = "avx2,fma")]
@@ -47,7 +47,7 @@ pub fn peak() -> f64 {
 
 /// Seconds: processor time of this thread with one thread (other processes do not count), else
 /// wall time.
-pub fn now() -> f64 {
+pub(crate) fn now() -> f64 {
     if pool::num_threads() > 1 {
         static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
         return START.get_or_init(Instant::now).elapsed().as_secs_f64();
@@ -59,7 +59,7 @@ pub fn now() -> f64 {
 }
 
 /// Least seconds of `n` runs.
-pub fn best(n: usize, mut f: impl FnMut()) -> f64 {
+pub(crate) fn best(n: usize, mut f: impl FnMut()) -> f64 {
     (0..n)
         .map(|_| {
             let t = now();
