@@ -6,8 +6,8 @@
 //! - *flat* (no more rows than a task's block): A is packed for everybody; then tasks are ranges of
 //!   columns, which pack their own columns of B a few strips at a time, just before use.
 //!
-//! If there are too few rows for the threads, a tall product divides the columns too and packs both
-//! operands first. Tasks are claimed one by one, large ones first, so that threads end together.
+//! If rows are few for the threads, a tall product packs both operands first and divides the columns
+//! too. Tasks are claimed one by one, large ones first, so that threads end together.
 //! k is blocked alike in all forms: the result does not depend on the number of threads.
 
 use std::ops::Range;
@@ -16,6 +16,7 @@ use std::sync::Mutex;
 use super::finish::Finish;
 use super::kernel::Kernel;
 use super::pack::{Pack, Unit};
+use super::plan::{Limits, Task, even};
 use super::scratch::{scratch, shared};
 use super::strip::{Strip, strip_rows};
 use crate::cpu::lib::elem::Scalar;
@@ -31,8 +32,6 @@ const SHARED_BYTES: usize = 8 << 20;
 const GROUP: usize = 128;
 /// Columns of a pass whose sums live in scratch over several blocks of k.
 const SCRATCH_COLS: usize = 1024;
-/// Fewest flops worth a task of its own (a few µs).
-const TASK_FLOPS: f64 = 4e5;
 
 /// A product over packing sources.
 pub(crate) struct Job<'a, U: 'static, T: 'static> {
@@ -98,58 +97,20 @@ fn cost_ns(flops: f64) -> u64 {
     (flops / 60.0) as u64
 }
 
-/// `total` in equal parts of at most `max`, each a multiple of `of`: the size of a part.
-fn even(total: usize, max: usize, of: usize) -> usize {
-    total.div_ceil(total.div_ceil(max.max(of)).max(1)).next_multiple_of(of)
-}
-
-/// Cuts of `0..total` into parts that are multiples of `of` and at most `max`: equal ones for one
-/// thread; else a share of what is left each, so that the last ones are small, down to `least`.
-fn cuts(total: usize, max: usize, of: usize, least: usize, threads: usize) -> Vec<usize> {
-    let mut list = vec![0];
-    let part = even(total, max, of);
-    let mut at = 0;
-    while at < total {
-        let left = total - at;
-        let step =
-            if threads == 1 { part } else { (left / (2 * threads)).clamp(least.min(part), part).next_multiple_of(of) };
-        at = (at + step).min(total);
-        list.push(at);
-    }
-    list
-}
-
 /// One product of the batch.
 unsafe fn product<U: Unit, T: Scalar>(job: &Job<U, T>, batch: usize, threads: usize) -> Result<(), OutOfMemory> {
     let kn = job.kernel;
     let (mr, nr, unit) = (kn.mr, kn.nr, size_of::<U>());
     let (m, n) = (job.m, job.n);
+    let (mc, kc) = (kn.mc, kn.kc);
     let units = job.k.div_ceil(U::K);
-    let flops = 2.0 * m as f64 * n as f64 * job.k.max(1) as f64;
     let direct = job.finish.direct::<T>(batch);
-    // Sums in scratch stay there until they are complete: all of k in one chunk.
-    let chunk = if direct.is_some() { even(units.max(1), K_OUTER, 1) } else { units.max(1) };
-    let most = if threads == 1 { 1 } else { ((flops / TASK_FLOPS) as usize).clamp(1, 64 * threads) };
-    let flat = m <= kn.mc;
-    let (rows, cols, nc) = if flat {
-        let least = n.div_ceil(most.min(8 * threads)).clamp(nr, GROUP).next_multiple_of(nr);
-        (vec![0, m], if most == 1 { vec![0, n] } else { cuts(n, 8 * GROUP, nr, least, threads) }, n)
-    } else {
-        let max = (SHARED_BYTES / (chunk * unit)).max(nr);
-        let max = if direct.is_none() && units > kn.kc { max.min(SCRATCH_COLS) } else { max };
-        let nc = even(n, max / nr * nr, nr);
-        let least = m.div_ceil(most).clamp(4 * mr, kn.mc).next_multiple_of(mr);
-        let rows = cuts(m, kn.mc, mr, least, if most == 1 { 1 } else { threads });
-        // Columns are divided only if rows do not make enough tasks.
-        let want = most.min(4 * threads).div_ceil(rows.len() - 1);
-        let cols = nc.div_ceil(want.min((nc / (4 * nr)).max(1))).next_multiple_of(nr);
-        (rows, (0..nc).step_by(cols).chain([nc]).collect(), nc)
-    };
+    let flat = m <= mc;
     let a = match job.a.direct(batch) {
         Some((p, lane, k)) if a_in_place(kn, m, n, units, unit, lane, k) => Source::Place { p, lane, k },
-        // One task, or each with rows of its own.
-        _ if cols.len() == 2 => Source::Own,
-        _ => Source::Shared(std::ptr::null_mut()),
+        // With rows for everybody, tasks have rows of their own; else they divide the columns too.
+        _ if threads > 1 && m < 4 * threads * mc => Source::Shared(std::ptr::null_mut()),
+        _ => Source::Own,
     };
     let b = match job.b.direct(batch) {
         Some((p, lane, k)) if lane == 1 && (m <= 3 * mr || units * n * unit <= 32 << 10) => {
@@ -158,6 +119,25 @@ unsafe fn product<U: Unit, T: Scalar>(job: &Job<U, T>, batch: usize, threads: us
         _ if flat => Source::Own,
         _ => Source::Shared(std::ptr::null_mut()),
     };
+    // Units of k packed at a time. Sums in scratch stay there until they are complete.
+    let bound = if let Source::Shared(_) = a { (SHARED_BYTES / (m * unit)).max(2 * kc) } else { K_OUTER };
+    let chunk = if direct.is_some() { even(units.max(1), bound.min(K_OUTER), 1) } else { units.max(1) };
+    let nc = if flat {
+        n
+    } else {
+        let max = (SHARED_BYTES / (chunk * unit)).max(nr);
+        let max = if direct.is_none() && units > kc { max.min(SCRATCH_COLS) } else { max };
+        even(n, max / nr * nr, nr)
+    };
+    let limits = Limits {
+        threads,
+        flops: 2.0 * job.k.max(1) as f64,
+        mr,
+        nr,
+        max_rows: mc,
+        max_cols: if flat { 8 * GROUP } else { nc },
+        min_cols: if let Source::Own = a { 16 * nr } else { 4 * nr },
+    };
     let (lanes_a, lanes_b) = (m.next_multiple_of(mr), nc.next_multiple_of(nr));
     let room = |s: &Source<U>, lanes| if matches!(s, Source::Shared(_)) { lanes * chunk * unit } else { 0 };
     shared([room(&a, lanes_a), room(&b, lanes_b)], |[pa, pb]| {
@@ -165,7 +145,7 @@ unsafe fn product<U: Unit, T: Scalar>(job: &Job<U, T>, batch: usize, threads: us
         for jc in (0..n).step_by(nc) {
             for u0 in (0..units.max(1)).step_by(chunk) {
                 let cu = chunk.min(units - u0.min(units));
-                let blocks = cu.div_ceil(kn.kc).max(1);
+                let blocks = cu.div_ceil(kc).max(1);
                 let pass = Pass {
                     job,
                     batch,
@@ -185,7 +165,7 @@ unsafe fn product<U: Unit, T: Scalar>(job: &Job<U, T>, batch: usize, threads: us
                 unsafe {
                     // A is packed for all columns once, B for each pass.
                     pass.pack_shared(threads, jc == 0 || units > chunk);
-                    pass.tasks(&rows, &cols)?;
+                    pass.tasks(&if flat { limits.by_cols(m, pass.nc) } else { limits.by_rows(m, pass.nc) })?;
                 }
             }
         }
@@ -245,7 +225,7 @@ impl<U: Unit, T: Scalar> Pass<'_, U, T> {
             if !is_b && !a_too {
                 continue;
             }
-            let part = if threads == 1 { lanes } else { (lanes * self.blocks / (4 * threads)).max(8 * width) };
+            let part = if threads == 1 { lanes } else { (lanes * self.blocks / (4 * threads)).max(4 * width) };
             let part = part.next_multiple_of(width);
             for blk in 0..self.blocks {
                 list.extend((0..lanes).step_by(part).map(|l| (is_b, p, lanes, width, blk, l, part.min(lanes - l))));
@@ -268,19 +248,13 @@ impl<U: Unit, T: Scalar> Pass<'_, U, T> {
         });
     }
 
-    /// Runs the grid of tasks; `cols` counts from `jc`.
-    unsafe fn tasks(&self, rows: &[usize], cols: &[usize]) -> Result<(), OutOfMemory> {
-        let (tm, tn) = (rows.len() - 1, cols.len() - 1);
+    /// Runs the tasks; their columns count from `jc`.
+    unsafe fn tasks(&self, list: &[Task]) -> Result<(), OutOfMemory> {
         let flops = 2.0 * self.job.m as f64 * self.nc as f64 * (self.cu * U::K) as f64;
         let failed = Mutex::new(None);
-        pool::parallel_for(tm * tn, cost_ns(flops), &|t| {
-            let (r, c) = (t / tn, t % tn);
-            let c1 = cols[c + 1].min(self.nc);
-            if cols[c] >= c1 {
-                return;
-            }
+        pool::parallel_for(list.len(), cost_ns(flops), &|t| {
             // SAFETY: tasks cover disjoint rectangles of C.
-            let done = unsafe { self.task(rows[r]..rows[r + 1], cols[c]..c1) };
+            let done = unsafe { self.task(list[t].rows.clone(), list[t].cols.clone()) };
             if let (Err(e), Ok(mut slot)) = (done, failed.lock()) {
                 slot.get_or_insert(e);
             }

@@ -31,8 +31,18 @@ pub(crate) struct Pair(pub(crate) u32);
 
 /// One register tile. `a`: element (r, p) at `a + r·a_r + p·a_k`; `b`: vector p at `b + p·b_k`;
 /// `c` row-major with row stride `ldc`; `acc`: add to C instead of overwriting it. Strides in units.
-pub(crate) type Micro<U, T> =
-    unsafe fn(k: usize, a: *const U, a_k: isize, a_r: isize, b: *const U, b_k: isize, c: *mut T, ldc: isize, acc: bool);
+pub(crate) type Micro<U, T> = unsafe fn(
+    k: usize,
+    a: *const U,
+    a_k: isize,
+    a_r: isize,
+    b: *const U,
+    b_k: isize,
+    c: *mut T,
+    ldc: isize,
+    acc: bool,
+    next: *const u8,
+);
 
 /// The kernels of one instruction set and type. `tiles[v - 1][r - 1]` covers r rows and v vectors.
 pub(crate) struct Kernel<U: 'static, T: 'static> {
@@ -65,6 +75,44 @@ fn prefetch<T>(p: *const T) {
     let _ = p;
 }
 
+/// Asks for a cache line in the L2 cache.
+#[inline(always)]
+fn prefetch2<T>(p: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(p.cast())
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}
+
+/// Steps of k between two requests for lines of `next`.
+pub(super) const UNROLL: usize = 4;
+
+/// One step of k: the outer product of MR numbers of A and NV vectors of B.
+#[inline(always)]
+unsafe fn step<L: Lane, const MR: usize, const NV: usize>(
+    s: &mut [[L::V; NV]; MR],
+    a: *const L::Unit,
+    a_r: isize,
+    b: *const L::Unit,
+) {
+    // SAFETY: the caller's promise covers every address formed below.
+    unsafe {
+        let mut bv = [L::load(b); NV];
+        for v in 1..NV {
+            bv[v] = L::load(b.add(v * L::N));
+        }
+        for r in 0..MR {
+            let av = L::splat(a.wrapping_offset(r as isize * a_r));
+            for v in 0..NV {
+                s[r][v] = L::mac(s[r][v], av, bv[v]);
+            }
+        }
+    }
+}
+
 /// # Safety
 /// Pointers cover the tile that `Micro` describes, for MR rows and NV vectors; the processor has
 /// the lane's instruction set.
@@ -79,6 +127,7 @@ unsafe fn micro<L: Lane, const MR: usize, const NV: usize, const PACKED: bool>(
     c: *mut L::Acc,
     ldc: isize,
     acc: bool,
+    mut next: *const u8,
 ) {
     let a_r = if PACKED { 1 } else { a_r };
     // SAFETY: the caller's promise covers every address formed below.
@@ -90,17 +139,17 @@ unsafe fn micro<L: Lane, const MR: usize, const NV: usize, const PACKED: bool>(
             }
         }
         let mut s = [[L::zero(); NV]; MR];
-        for _ in 0..k {
-            let mut bv = [L::load(b); NV];
-            for v in 1..NV {
-                bv[v] = L::load(b.add(v * L::N));
+        for _ in 0..k / UNROLL {
+            prefetch2(next);
+            next = next.wrapping_add(64);
+            for _ in 0..UNROLL {
+                step::<L, MR, NV>(&mut s, a, a_r, b);
+                a = a.wrapping_offset(a_k);
+                b = b.wrapping_offset(b_k);
             }
-            for r in 0..MR {
-                let av = L::splat(a.wrapping_offset(r as isize * a_r));
-                for v in 0..NV {
-                    s[r][v] = L::mac(s[r][v], av, bv[v]);
-                }
-            }
+        }
+        for _ in 0..k % UNROLL {
+            step::<L, MR, NV>(&mut s, a, a_r, b);
             a = a.wrapping_offset(a_k);
             b = b.wrapping_offset(b_k);
         }
@@ -124,10 +173,10 @@ macro_rules! kernel {
             type T = <$lane as Lane>::Acc;
             $(#[target_feature(enable = $feat)])?
             unsafe fn f<const MR: usize, const NV: usize, const PACKED: bool>(
-                k: usize, a: *const U, a_k: isize, a_r: isize, b: *const U, b_k: isize, c: *mut T, ldc: isize, acc: bool,
+                k: usize, a: *const U, a_k: isize, a_r: isize, b: *const U, b_k: isize, c: *mut T, ldc: isize, acc: bool, next: *const u8,
             ) {
                 // SAFETY: same contract; the features are enabled here.
-                unsafe { micro::<$lane, MR, NV, PACKED>(k, a, a_k, a_r, b, b_k, c, ldc, acc) }
+                unsafe { micro::<$lane, MR, NV, PACKED>(k, a, a_k, a_r, b, b_k, c, ldc, acc, next) }
             }
             kernel!(@rows PACKED_ROWS, true, [$($v)*], [$($r)*]);
             kernel!(@rows STRIDED_ROWS, false, [$($v)*], [$($r)*]);
@@ -353,7 +402,7 @@ mod x86 {
 mod instances {
     use super::x86::*;
     use super::*;
-    kernel!(avx2_f32, Ymm32, ["avx2,fma"], 144, 256, 6 [1 2 3 4 5 6], 2 [1 2]);
+    kernel!(avx2_f32, Ymm32, ["avx2,fma"], 192, 320, 6 [1 2 3 4 5 6], 2 [1 2]);
     kernel!(avx2_f64, Ymm64, ["avx2,fma"], 72, 256, 6 [1 2 3 4 5 6], 2 [1 2]);
     kernel!(avx512_f32, Zmm32, ["avx512f"], 224, 256, 14 [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 2 [1 2]);
     kernel!(avx512_f64, Zmm64, ["avx512f"], 112, 256, 14 [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 2 [1 2]);

@@ -10,6 +10,7 @@ pub(crate) mod kernel;
 pub(crate) mod pack;
 #[cfg(target_arch = "x86_64")]
 mod pack_x86;
+mod plan;
 mod scratch;
 mod small;
 mod strip;

@@ -25,19 +25,27 @@ pub(super) struct Strip<U> {
 pub(super) unsafe fn strip_rows<U: Unit, T: Scalar>(kn: &Kernel<U, T>, s: &Strip<U>, m: usize, c: *mut T, ldc: isize) {
     let nv = s.w.div_ceil(kn.lanes);
     let table = if s.packed { kn.packed[nv - 1] } else { kn.strided[nv - 1] };
+    let lines = s.len.div_ceil(super::kernel::UNROLL) * 64;
     let ragged = s.w % kn.lanes != 0 && !s.padded;
     for i in (0..m).step_by(kn.mr) {
         let h = kn.mr.min(m - i);
         let a = if s.packed { s.a.wrapping_add(i * s.len) } else { s.a.wrapping_offset(i as isize * s.a_r) };
         let cp = c.wrapping_offset(i as isize * ldc);
+        // The next strip of packed B lies behind this one: each call asks for some of its lines.
+        let ahead = (i / kn.mr) * lines;
+        let next = if ahead < s.len * kn.nr * size_of::<U>() {
+            s.b.wrapping_add(s.len * kn.nr).cast::<u8>().wrapping_add(ahead)
+        } else {
+            a.cast::<u8>()
+        };
         // SAFETY: the caller's contract; a ragged strip goes through a full-width temporary.
         unsafe {
             if !ragged {
-                table[h - 1](s.len, a, s.a_k, s.a_r, s.b, s.b_k, cp, ldc, s.acc);
+                table[h - 1](s.len, a, s.a_k, s.a_r, s.b, s.b_k, cp, ldc, s.acc, next);
                 continue;
             }
             let mut tmp = [T::zero(); MAX_TILE];
-            table[h - 1](s.len, a, s.a_k, s.a_r, s.b, s.b_k, tmp.as_mut_ptr(), kn.nr as isize, false);
+            table[h - 1](s.len, a, s.a_k, s.a_r, s.b, s.b_k, tmp.as_mut_ptr(), kn.nr as isize, false, next);
             for r in 0..h {
                 let row = cp.wrapping_offset(r as isize * ldc);
                 for (col, &x) in tmp[r * kn.nr..][..s.w].iter().enumerate() {
