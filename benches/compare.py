@@ -1,9 +1,13 @@
 """rsx against its peers, interleaved in one run: the table of README.md.
 
 Every workload is built once per peer; rounds then call each peer in turn, so that a machine whose speed drifts slows
-all of them alike. Reported are medians of times and medians of the per-round ratios against eager PyTorch.
+all of them alike. Reported are medians of times and medians of the per-round ratios against each peer.
 
-    python benches/compare.py [--peers eager,inductor] [--workloads tail,gpt,...] [--rounds 20] [--json FILE]
+    python benches/compare.py [--peers eager,inductor,jax] [--ours rsx,rsx.jit,rsx.compile] [--workloads tail,gpt,...]
+                              [--rounds 20] [--json FILE]
+
+`rsx` is the device alone; `rsx.jit` has the whole step under `rsx.jit`, `rsx.compile` the model under
+`torch.compile(backend="rsx")` as inductor has it. JAX knows some of the workloads only.
 """
 
 from __future__ import annotations
@@ -26,20 +30,29 @@ Step = Callable[[], object]
 
 
 def device_of(peer: str) -> str:
-    return "rsx" if peer == "rsx" else "cpu"
+    return "rsx" if peer.startswith("rsx") else "cpu"
 
 
-def compiled(peer: str, f: Callable) -> Callable:
-    return torch.compile(f) if peer == "inductor" else f
+def compiled(peer: str, f: Callable, step: bool = False) -> Callable:
+    """`f` as the peer compiles it. `step`: it is a whole training step."""
+    if peer == "rsx.jit" and (step or not torch.is_grad_enabled()):
+        import rsx
+
+        return rsx.jit(f, strict=True)
+    if step:
+        return f
+    if peer == "inductor":
+        return torch.compile(f)
+    return torch.compile(f, backend="rsx") if peer == "rsx.compile" else f
 
 
 def sync(peer: str) -> None:
-    if peer == "rsx":
+    if peer.startswith("rsx"):
         torch.rsx.synchronize()
 
 
 def cut(peer: str) -> None:
-    if peer == "rsx":
+    if peer.startswith("rsx"):
         import rsx
 
         rsx.mark_step()
@@ -54,7 +67,8 @@ def tail(peer: str) -> Step:
     def f(x, bias):
         return norm(F.gelu(x + bias, approximate="tanh"))
 
-    g = compiled(peer, f)
+    with torch.no_grad():
+        g = compiled(peer, f)
 
     def step():
         with torch.no_grad():
@@ -75,7 +89,8 @@ def pointwise(peer: str) -> Step:
         y = torch.tanh(y) - x
         return torch.sqrt(y * y + 0.5) * x / 3
 
-    g = compiled(peer, f)
+    with torch.no_grad():
+        g = compiled(peer, f)
 
     def step():
         y = g(x)
@@ -89,7 +104,8 @@ def pointwise(peer: str) -> Step:
 def softmax(peer: str) -> Step:
     """Softmax over the rows of 4096x4096 f32."""
     x = torch.randn(4096, 4096).to(device_of(peer))
-    g = compiled(peer, lambda x: torch.softmax(x, -1))
+    with torch.no_grad():
+        g = compiled(peer, lambda x: torch.softmax(x, -1))
 
     def step():
         y = g(x)
@@ -102,14 +118,22 @@ def softmax(peer: str) -> Step:
 
 def training(peer: str, net: nn.Module, loss: Callable, **optimizer) -> Step:
     net = net.to(device_of(peer))
+    # A step count on the host cannot be replayed.
+    optimizer = {"capturable": True, **optimizer} if peer == "rsx.jit" else optimizer
     opt = torch.optim.AdamW(net.parameters(), lr=1e-3, **optimizer)
     loss = compiled(peer, loss)
 
-    def step():
+    def train():
         opt.zero_grad()
         value = loss(net)
         value.backward()
         opt.step()
+        return value
+
+    train = compiled(peer, train, step=True)
+
+    def step():
+        value = train()
         cut(peer)
         sync(peer)
         return value
@@ -145,7 +169,8 @@ def gpt_inference(peer: str) -> Step:
     text = Text()
     net = GPT(text.vocab).to(device_of(peer)).eval()
     tokens = next(text.batches(1, 256))[0].to(device_of(peer))
-    g = compiled(peer, net)
+    with torch.no_grad():
+        g = compiled(peer, net)
 
     def step():
         with torch.no_grad():
@@ -180,19 +205,28 @@ WORKLOADS: dict[str, Callable[[str], Step]] = {
 }
 
 
+def make_step(make: Callable[[str], Step], peer: str) -> Step | None:
+    """The workload for a peer; nothing if the peer does not have it."""
+    if peer != "jax":
+        return make(peer)
+    from jax_peer import WORKLOADS as known
+
+    return known[make.__name__]() if make.__name__ in known else None
+
+
 def measure(make: Callable[[str], Step], peers: list[str], rounds: int, warmup: int) -> dict[str, list[float]]:
     """Milliseconds of every round, per peer."""
-    steps = {p: make(p) for p in peers}
+    steps = {p: step for p in peers if (step := make_step(make, p))}
+    peers = list(steps)
     for p, step in steps.items():
         for _ in range(warmup):
             step()
-            if p == "rsx":
-                time.sleep(0.05)  # let a background compile finish: it is not what is measured here
-    if "rsx" in steps:
-        import rsx
+            if p.startswith("rsx"):
+                import rsx
 
-        rsx.wait_for_compiles()
-        steps["rsx"]()
+                rsx.wait_for_compiles()  # a background compile is not what is measured here
+    for step in steps.values():
+        step()
     times: dict[str, list[float]] = {p: [] for p in peers}
     for r in range(rounds):
         for p in peers if r % 2 else reversed(peers):
@@ -204,22 +238,24 @@ def measure(make: Callable[[str], Step], peers: list[str], rounds: int, warmup: 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", default="eager", help="comma-separated: eager, inductor")
+    parser.add_argument("--peers", default="eager", help="comma-separated: eager, inductor, jax")
+    parser.add_argument("--ours", default="rsx", help="comma-separated: rsx, rsx.jit, rsx.compile")
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--warmup", type=int, default=4)
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
-    peers = [*args.peers.split(","), "rsx"]
-    print("| workload | " + " | ".join(f"{p}, ms" for p in peers) + " | rsx / " + " | rsx / ".join(peers[:-1]) + " |")
-    print("|---" * (2 * len(peers)) + "|")
+    peers, ours = args.peers.split(","), args.ours.split(",")
+    pairs = [(o, p) for o in ours for p in peers]
+    print("| workload | " + " | ".join(f"{p}, ms" for p in peers + ours) + " | " + " | ".join(f"{o} / {p}" for o, p in pairs) + " |")
+    print("|---" * (1 + len(peers) + len(ours) + len(pairs)) + "|")
     results = {}
     for name in args.workloads.split(","):
-        times = measure(WORKLOADS[name], peers, args.rounds, args.warmup)
+        times = measure(WORKLOADS[name], peers + ours, args.rounds, args.warmup)
         results[name] = times
-        medians = [f"{statistics.median(times[p]):.2f}" for p in peers]
-        ratios = [f"{statistics.median(a / b for a, b in zip(times['rsx'], times[p])):.2f}" for p in peers[:-1]]
-        print(f"| {name} | " + " | ".join(medians + ratios) + " |", flush=True)
+        medians = [f"{statistics.median(times[p]):.2f}" if p in times else "" for p in peers + ours]
+        ratio = lambda o, p: f"{statistics.median(a / b for a, b in zip(times[o], times[p])):.2f}" if p in times else ""
+        print(f"| {name} | " + " | ".join(medians + [ratio(o, p) for o, p in pairs]) + " |", flush=True)
     if args.json:
         args.json.write_text(json.dumps(results))
 
