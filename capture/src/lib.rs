@@ -38,7 +38,7 @@ pub use inject::FaultPoint;
 pub use metrics::Metrics;
 pub use options::{Options, Tier};
 pub use rsx_graphbreak::{CutCause, FallbackKind, Frame, FrameTable, Report};
-pub use recording::{Noticed, Operand, Recording};
+pub use recording::{Held, Noticed, Operand, Recording};
 pub use replay::{Replay, ReplayArgs, Unstable};
 pub use session::Session;
 pub use shared::BlockingSection;

@@ -40,16 +40,33 @@ pub struct Recording {
     /// Storages that are fresh in every call: results, and gradients that the call sets.
     pub(crate) fresh: Vec<u32>,
     /// Storages made from host data during the call, with a hash of that data.
-    pub(crate) constants: Vec<(Arc<Storage>, u64)>,
+    pub(crate) constants: Vec<(Arc<Held>, u64)>,
     /// Storages that the call itself made: by an op, or without contents (`torch.empty`).
     pub(crate) made: Vec<bool>,
+}
+
+/// A storage that somebody outside of traces holds, so that no segment uses its memory up.
+#[derive(Debug)]
+pub struct Held(pub Arc<Storage>);
+
+impl Held {
+    pub fn new(storage: Arc<Storage>) -> Arc<Held> {
+        storage.retain_external();
+        Arc::new(Held(storage))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.release_external();
+    }
 }
 
 /// What the front end noticed of the storages of a call.
 #[derive(Debug, Default)]
 pub struct Noticed {
     /// Made from host data during the call, with a hash of that data.
-    pub constants: Vec<(Arc<Storage>, u64)>,
+    pub constants: Vec<(Arc<Held>, u64)>,
     /// Made during the call without an op.
     pub made: Vec<Weak<Storage>>,
 }
@@ -95,7 +112,7 @@ impl Recording {
     pub fn notice(&mut self, noticed: Noticed) {
         for s in noticed.made {
             if let Some(i) = self.storages.iter().position(|t| t.ptr_eq(&s)) {
-                self.made[i] = !noticed.constants.iter().any(|(c, _)| Arc::as_ptr(c) == s.as_ptr());
+                self.made[i] = !noticed.constants.iter().any(|(c, _)| Arc::as_ptr(&c.0) == s.as_ptr());
             }
         }
         self.constants = noticed.constants;
@@ -173,6 +190,12 @@ impl Recording {
             }
         }
         out
+    }
+
+    /// The op that makes storage `index`, or first uses it.
+    pub(crate) fn producer(&self, index: u32) -> Option<(&str, FrameId)> {
+        let makes = |n: &&rsx_lazy::Node| self.trace.outputs(n).contains(&index) || self.trace.inputs(n).contains(&index);
+        self.trace.nodes.iter().find(makes).map(|n| (n.sig.op.name.as_str(), n.frame))
     }
 
     /// The op that first uses storage `index`, for messages.

@@ -7,7 +7,7 @@ use crate::cache::Entry;
 use crate::core::Core;
 use crate::executor::{Job, SegmentJob};
 use crate::metrics::Counters;
-use crate::recording::Recording;
+use crate::recording::{Held, Recording};
 use crate::timeline::{self, Lane};
 use crate::{CutCause, Session, SessionError, Tier};
 use ahash::AHashSet;
@@ -27,7 +27,7 @@ enum Role {
     /// The same in every call: a parameter, a buffer, state.
     Captured(Weak<Storage>),
     /// Made from host data during the call, the same data in every call.
-    Constant(Arc<Storage>),
+    Constant(Arc<Held>),
     /// Made anew by every call: result number k.
     Fresh,
     /// Made by the call and left behind somewhere (an attribute): every replay writes it again.
@@ -98,11 +98,11 @@ impl Replay {
                 roles.push((i32, Role::Argument(k)));
                 continue;
             }
-            if let Some((s, hash)) = recording.constants.iter().find(|(s, _)| Arc::as_ptr(s) == recording.storages[i].as_ptr()) {
+            if let Some((s, hash)) = recording.constants.iter().find(|(s, _)| Arc::as_ptr(&s.0) == recording.storages[i].as_ptr()) {
                 let (op, frame) = recording.first_use(i32);
                 let at = place(frame);
                 let same = before.is_none_or(|b| {
-                    let old = b.constants.iter().find(|(s, _)| Arc::as_ptr(s) == b.storages[i].as_ptr());
+                    let old = b.constants.iter().find(|(s, _)| Arc::as_ptr(&s.0) == b.storages[i].as_ptr());
                     old.is_some_and(|(_, h)| h == hash)
                 });
                 if !same {
@@ -273,9 +273,14 @@ impl Session {
                 },
                 Role::Captured(s) | Role::Left(s) => match s.upgrade().filter(usable) {
                     Some(s) => s,
-                    None => return Ok(None),
+                    None => {
+                        let node = replay.recording.producer(*i);
+                        let (op, at) = node.map_or_else(Default::default, |(op, f)| (op, self.frames().text(f.0)));
+                        tracing::debug!(target: "rsx::replay", ?role, op, at, "a storage of a replay is gone");
+                        return Ok(None);
+                    }
                 },
-                Role::Constant(s) => s.clone(),
+                Role::Constant(s) => s.0.clone(),
                 Role::Fresh => Storage::new(replay.recording.trace.storages[*i as usize].storage.nbytes()),
             };
         }

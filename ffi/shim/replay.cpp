@@ -96,7 +96,7 @@ RsxStorage* grad_of(const at::Tensor& leaf) {
 }
 
 // The call begins: remembers the gradients of leaves.
-void begin(const std::vector<at::Tensor>& leaves) {
+void enter(const std::vector<at::Tensor>& leaves) {
   std::vector<Leaf> kept;
   for (const auto& t : leaves) {
     Leaf leaf;
@@ -184,7 +184,7 @@ void settle(Call& call, Leaf& leaf) {
 }
 
 // The call has returned: what it took and gave.
-int64_t end(int64_t recording, const std::vector<at::Tensor>& args, const std::vector<at::Tensor>& outs) {
+int64_t leave(int64_t recording, const std::vector<at::Tensor>& args, const std::vector<at::Tensor>& outs) {
   auto call = std::make_shared<Call>();
   call->recording = static_cast<uint64_t>(recording);
   std::vector<RsxStorage*> handles;
@@ -313,9 +313,9 @@ std::tuple<int64_t, std::vector<at::Tensor>> replay(int64_t id, const std::vecto
 }  // namespace
 
 void register_replay(torch::Library& own) {
-  own.def("call_begin(Tensor[] leaves) -> ()", [](std::vector<at::Tensor> leaves) { begin(leaves); });
+  own.def("call_begin(Tensor[] leaves) -> ()", [](std::vector<at::Tensor> leaves) { enter(leaves); });
   own.def("call_end(int recording, Tensor[] args, Tensor[] outs) -> int",
-          [](int64_t recording, std::vector<at::Tensor> args, std::vector<at::Tensor> outs) { return end(recording, args, outs); });
+          [](int64_t recording, std::vector<at::Tensor> args, std::vector<at::Tensor> outs) { return leave(recording, args, outs); });
   own.def("call_install(int call, int replay, int advance) -> ()", &install);
   own.def("call_drop(int call) -> ()", &drop);
   own.def("call_replay(int call, Tensor[] args) -> (int, Tensor[])",

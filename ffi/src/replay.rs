@@ -4,7 +4,7 @@
 use crate::abi::{slice, with};
 use crate::core::session;
 use crate::error::{Failure, guard, shield};
-use rsx_capture::{Noticed, Recording, Replay, ReplayArgs};
+use rsx_capture::{Held, Noticed, Recording, Replay, ReplayArgs};
 use rsx_lazy::Storage;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -76,8 +76,8 @@ pub(crate) fn uploaded(storage: &Arc<Storage>, bytes: &[u8]) {
     let mut hash = std::hash::DefaultHasher::new();
     hash.write(bytes);
     if let Some(open) = open().as_mut() {
-        open.noticed.constants.retain(|(s, _)| !Arc::ptr_eq(s, storage));
-        open.noticed.constants.push((storage.clone(), hash.finish()));
+        open.noticed.constants.retain(|(s, _)| !Arc::ptr_eq(&s.0, storage));
+        open.noticed.constants.push((Held::new(storage.clone()), hash.finish()));
     }
 }
 

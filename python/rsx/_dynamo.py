@@ -22,9 +22,8 @@ _KINDS = 256
 class Graph:
     """A forward, backward or inference graph. Called with a list of arguments, which it empties (boxed)."""
 
-    _boxed_call = True
-
     def __init__(self, module: torch.fx.GraphModule) -> None:
+        self._boxed_call = True  # on the instance: wrappers copy what they find there
         self.module = module
         self.calls: dict[tuple, list[tuple[Call, list[tuple[int, Any]]]]] = {}
         self.count = 0
