@@ -1,7 +1,8 @@
 """The workloads of benches/compare.py, once per peer: each function returns a step to be timed.
 
-Steps end when their results are there (the device is synchronised). Peers: `eager`, `inductor` (torch.compile on the CPU) and
-`rsx` run the same PyTorch code; `jax` has its own in `jax_peer.py`.
+Steps end when their results are there (the device is synchronised). Peers: `eager`, `inductor` (torch.compile on the CPU), `rsx`,
+`rsx.jit` (the whole step under `rsx.jit`) and `rsx.compile` (the model under `torch.compile(backend="rsx")`) run the same PyTorch
+code; `jax` has its own in `jax_peer.py`.
 """
 
 from __future__ import annotations
@@ -16,20 +17,29 @@ Step = Callable[[], object]
 
 
 def device_of(peer: str) -> str:
-    return "rsx" if peer == "rsx" else "cpu"
+    return "rsx" if peer.startswith("rsx") else "cpu"
 
 
-def compiled(peer: str, f: Callable) -> Callable:
-    return torch.compile(f) if peer == "inductor" else f
+def compiled(peer: str, f: Callable, step: bool = False, grad: bool = False) -> Callable:
+    """`f` as the peer compiles it. `step`: it is a whole training step; `grad`: autograd goes through it."""
+    if peer == "rsx.jit" and not grad:
+        import rsx
+
+        return rsx.jit(f, strict=True)
+    if step:
+        return f
+    if peer == "inductor":
+        return torch.compile(f)
+    return torch.compile(f, backend="rsx") if peer == "rsx.compile" else f
 
 
 def sync(peer: str) -> None:
-    if peer == "rsx":
+    if peer.startswith("rsx"):
         torch.rsx.synchronize()
 
 
 def cut(peer: str) -> None:
-    if peer == "rsx":
+    if peer.startswith("rsx"):
         import rsx
 
         rsx.mark_step()
@@ -92,14 +102,22 @@ def softmax(peer: str) -> Step:
 
 def training(peer: str, net: nn.Module, loss: Callable, **optimizer) -> Step:
     net = net.to(device_of(peer))
+    # A step count on the host cannot be replayed.
+    optimizer = {"capturable": True, **optimizer} if peer == "rsx.jit" else optimizer
     opt = torch.optim.AdamW(net.parameters(), lr=1e-3, **optimizer)
-    loss = compiled(peer, loss)
+    loss = compiled(peer, loss, grad=True)
 
-    def step():
+    def train():
         opt.zero_grad()
         value = loss(net)
         value.backward()
         opt.step()
+        return value
+
+    train = compiled(peer, train, step=True)
+
+    def step():
+        value = train()
         cut(peer)
         sync(peer)
         return value
@@ -183,7 +201,7 @@ def cross_entropy(peer: str) -> Step:
 
 
 def gradients(peer: str, f: Callable, x: torch.Tensor, dy: torch.Tensor | None, wanted: list[torch.Tensor]) -> Step:
-    g = compiled(peer, f)
+    g = compiled(peer, f, grad=True)
 
     def step():
         result = torch.autograd.grad(g(x), wanted, dy)
@@ -201,7 +219,7 @@ def adamw(peer: str) -> Step:
     for p in params:
         p.grad = torch.randn(1024, 1024).to(device_of(peer))
     # Each peer's own best: eager and inductor have a fused kernel, which rsx has no need of.
-    opt = torch.optim.AdamW(params, lr=1e-3, fused=peer != "rsx")
+    opt = torch.optim.AdamW(params, lr=1e-3, fused=not peer.startswith("rsx"))
 
     def step():
         opt.step()

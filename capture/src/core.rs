@@ -4,8 +4,10 @@ use crate::cache::{Entry, ProgramCache};
 use crate::executor::{Job, SegmentJob};
 use crate::key::Key;
 use crate::metrics::Counters;
+use crate::recording::Tap;
 use crate::segment;
 use crate::shared::Shared;
+use crate::timeline::{self, Lane};
 use crate::{CutCause, Tier};
 use crossbeam_channel::Sender;
 use rsx_lazy::{FrameId, SegmentSink, Trace};
@@ -19,6 +21,8 @@ pub(crate) struct Core {
     pub(crate) queue: Sender<Job>,
     /// The device's ingredient of keys.
     pub(crate) device: u128,
+    /// Set while somebody wants copies of what is submitted.
+    pub(crate) tap: Tap,
 }
 
 impl SegmentSink for Core {
@@ -35,10 +39,15 @@ impl SegmentSink for Core {
         let span =
             tracing::debug_span!(target: "rsx::cut", "cut", cause, nodes = trace.nodes.len(), seq = trace.sequence);
         let _in_span = span.enter();
+        timeline::recorded(trace.nodes.len());
+        let mut event = timeline::span(Lane::Host, || format!("cut: {cause}"));
+        event.fact("ops", trace.nodes.len());
         let cause = CutCause::parse(cause);
         shared.report.cut(cause.unwrap_or(CutCause::Unsupported), frame.0);
         Counters::add(&shared.counters.segments, 1);
-        let entry = self.cache.see(Key::of(&trace, &live, self.device));
+        let key = Key::of(&trace, &live, self.device);
+        self.tap.submitted(&trace, &live, key);
+        let entry = self.cache.see(key);
         let tier = shared.tier();
         let ends_step = trace.ends_step || matches!(cause, Some(CutCause::OptimizerStep | CutCause::MarkStep));
         let first = entry.sightings() == 1;
@@ -49,7 +58,8 @@ impl SegmentSink for Core {
         }
         self.promote(tier, recurs, &entry, &trace, &live);
         shared.completion.segment_queued();
-        let job = SegmentJob { trace, live, entry, compiled: tier != Tier::Eager, patient: tier == Tier::Auto };
+        let (compiled, patient) = (tier != Tier::Eager, tier == Tier::Auto);
+        let job = SegmentJob { trace, live, entry, compiled, patient, replay: None };
         if self.queue.send(Job::Segment(Box::new(job))).is_err() {
             // The executor is gone, so the session is closed: waiting gives that error.
             tracing::debug!(target: "rsx::cut", "a segment was cut after shutdown");
@@ -70,7 +80,7 @@ impl SegmentSink for Core {
 
 impl Core {
     /// Sees to it that the segment has a program, or gets one, as the tier wants.
-    fn promote(&self, tier: Tier, recurs: bool, entry: &Arc<Entry>, trace: &Trace, live: &[bool]) {
+    pub(crate) fn promote(&self, tier: Tier, recurs: bool, entry: &Arc<Entry>, trace: &Trace, live: &[bool]) {
         if tier == Tier::Eager {
             return;
         }

@@ -1,4 +1,5 @@
 //! The real backend: the compiler's middle end above a device.
+use crate::timeline::{self, Event, Lane};
 use crate::{Backend, CompileError, MemoryStats, OutOfMemory, RunCost, RunError, Runnable};
 use rsx_compiler::{CompileOptions, compile};
 use rsx_devices::cpu::CpuDevice;
@@ -64,12 +65,28 @@ impl Backend for DeviceBackend {
 /// A compiled piece on a device.
 struct Compiled(Arc<dyn Executable>);
 
+impl Compiled {
+    /// A run whose thunks are events of the timeline.
+    fn run_timed(&self, inputs: &[Buffer], scalars: &[u64], results: &[Buffer]) -> Result<(), RunError> {
+        let mut start = timeline::now();
+        for thunk in self.0.profile(inputs, scalars, results).map_err(run_error)? {
+            let facts = vec![("op", thunk.loc.to_string())];
+            timeline::add(Event { lane: Lane::Device, name: thunk.name, start, duration: thunk.ns, facts });
+            start += thunk.ns;
+        }
+        Ok(())
+    }
+}
+
 impl Runnable for Compiled {
     fn alias(&self, result: usize) -> Option<usize> {
         self.0.program().results.get(result)?.alias.map(|p| p as usize)
     }
 
     fn run(&self, inputs: &[Buffer], scalars: &[u64], results: &[Buffer]) -> Result<(), RunError> {
+        if timeline::on() {
+            return self.run_timed(inputs, scalars, results);
+        }
         self.0.run(inputs, scalars, results).map_err(run_error)
     }
 

@@ -4,6 +4,7 @@ use crate::metrics::Counters;
 use crate::run::Run;
 use crate::schedule::writes_of;
 use crate::shared::{Shared, panic_text};
+use crate::timeline::{self, Lane};
 use rsx_devices::Buffer;
 use rsx_lazy::engine::Bytes;
 use rsx_lazy::{EagerCall, EagerOutputs, EngineError, EngineErrorKind, Fault, Node};
@@ -49,9 +50,11 @@ pub(crate) fn node(run: &mut Run<'_>, n: usize) {
     let call = EagerCall { sig: &node.sig, storages: &storages, data: trace.data(node) };
     let engine = &run.shared.engine;
     Counters::add(&run.shared.counters.eager_ops, 1);
+    let event = timeline::span(Lane::Device, || node.sig.op.name.clone());
     let ran = catch_unwind(AssertUnwindSafe(|| engine.run(&call, &mut outputs)))
         .unwrap_or_else(|p| Err(EngineError { kind: EngineErrorKind::Internal, message: panic_text(&*p) }))
         .and_then(|()| outputs.complete(run, node));
+    drop(event);
     match ran {
         Ok(()) => {
             for (&i, buffer) in trace.outputs(node).iter().zip(outputs.buffers) {

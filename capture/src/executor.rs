@@ -3,9 +3,11 @@ use crate::cache::Entry;
 use crate::compiled;
 use crate::eager;
 use crate::metrics::Counters;
+use crate::replay::Replay;
 use crate::run::Run;
 use crate::schedule::Schedule;
 use crate::shared::{Shared, panic_text};
+use crate::timeline::{self, Lane};
 use crossbeam_channel::Receiver;
 use rsx_devices::Buffer;
 use rsx_lazy::{EngineErrorKind, FrameId, OutsideWrite, Storage, Trace};
@@ -27,6 +29,7 @@ pub(crate) enum Job {
 }
 
 /// One segment.
+#[derive(Debug)]
 pub(crate) struct SegmentJob {
     pub(crate) trace: Trace,
     pub(crate) live: Vec<bool>,
@@ -35,6 +38,8 @@ pub(crate) struct SegmentJob {
     pub(crate) compiled: bool,
     /// Wait for a compile that goes on, if that pays.
     pub(crate) patient: bool,
+    /// Where the job goes back to, to be used again, with the data words it was filled with.
+    pub(crate) replay: Option<(Arc<Replay>, Arc<[u64]>)>,
 }
 
 /// Body of the executor's thread.
@@ -50,7 +55,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, jobs: &Receiver<Job>) {
     let _end = End(shared);
     while let Ok(job) = jobs.recv() {
         match job {
-            Job::Segment(job) => {
+            Job::Segment(mut job) => {
                 let sequence = job.trace.sequence;
                 if !shared.is_abandoned() {
                     let started = Instant::now();
@@ -58,7 +63,10 @@ pub(crate) fn serve(shared: &Arc<Shared>, jobs: &Receiver<Job>) {
                     Counters::add(&shared.counters.busy_nanos, started.elapsed().as_nanos() as u64);
                 }
                 // What the segment held is free before anybody hears that it is done.
-                drop(job);
+                match job.replay.take() {
+                    Some((replay, data)) => replay.give_back(job, data),
+                    None => drop(job),
+                }
                 shared.completion.finish(sequence, true, 0);
             }
             Job::Write { storage, buffer, write } => {
@@ -82,7 +90,14 @@ fn segment(shared: &Shared, job: &SegmentJob) {
     let span =
         tracing::debug_span!(target: "rsx::execute", "execute", seq = trace.sequence, nodes = trace.nodes.len(), tier);
     let _in_span = span.enter();
+    let mut event = timeline::span(Lane::Executor, || "segment".into());
+    event.fact("sequence", trace.sequence);
+    event.fact("ops", trace.nodes.len());
+    event.fact("tier", tier);
     let schedule = job.entry.schedule(|| Schedule::new(trace, &job.live));
+    if let Some((replay, _)) = &job.replay {
+        replay.carry_over(trace);
+    }
     let ran = catch_unwind(AssertUnwindSafe(|| {
         let mut run = Run::new(shared, trace, schedule);
         match program {

@@ -6,7 +6,7 @@ use std::sync::Once;
 use tracing_subscriber::EnvFilter;
 
 /// Subjects with a short name: target `rsx::<name>`.
-pub const SUBJECTS: [&str; 7] = ["cut", "lower", "compile", "compiles", "execute", "wait", "fallback"];
+pub const SUBJECTS: [&str; 8] = ["cut", "lower", "compile", "compiles", "execute", "wait", "fallback", "replay"];
 
 /// The directives that a value of `RSX_LOG` stands for.
 pub fn directives(value: &str) -> String {

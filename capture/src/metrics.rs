@@ -12,6 +12,8 @@ pub struct Metrics {
     pub signatures: u64,
     /// Traces submitted.
     pub segments: u64,
+    /// Calls replayed without recording (`rsx.jit`, `torch.compile`).
+    pub replays: u64,
     /// Segments compiled, successfully or not.
     pub compiles: u64,
     pub compile_failures: u64,
@@ -75,6 +77,7 @@ macro_rules! counters {
 
 counters!(
     segments,
+    replays,
     compiles,
     compile_failures,
     compile_nanos,

@@ -3,6 +3,7 @@ use crate::cache::Entry;
 use crate::metrics::Counters;
 use crate::schedule::Schedule;
 use crate::shared::{Shared, panic_text};
+use crate::timeline::{self, Lane};
 use crate::{FaultPoint, Runnable};
 use rsx_lazy::lower::{self, Piece};
 use rsx_lazy::{FrameId, ScalarSource, Trace};
@@ -70,10 +71,14 @@ struct Failure {
 pub(crate) fn compile(shared: &Shared, entry: &Entry, trace: &Trace, live: &[bool], why: &str) {
     let started = Instant::now();
     let span = tracing::debug_span!(target: "rsx::compile", "compile", nodes = trace.nodes.len());
+    let mut event = timeline::span(Lane::Compiler, || "compile".into());
+    event.fact("ops", trace.nodes.len());
+    event.fact("why", why);
     let built = span.in_scope(|| {
         let build = || build(shared, entry, trace, live);
         catch_unwind(AssertUnwindSafe(build)).unwrap_or_else(|panic| Err(failure(trace, None, panic_text(&*panic))))
     });
+    drop(event);
     let seconds = started.elapsed();
     Counters::add(&shared.counters.compiles, 1);
     Counters::add(&shared.counters.compile_nanos, seconds.as_nanos() as u64);

@@ -7,6 +7,7 @@ use crate::core::Core;
 use crate::executor::{self, Job};
 use crate::key::Key;
 use crate::shared::{BlockingSection, Shared};
+use crate::timeline::{self, Lane};
 use crate::{Backend, CutCause, FallbackKind, FaultPoint, Metrics, Options, SessionError, Tier};
 use crossbeam_channel::unbounded;
 use rsx_graphbreak::Report;
@@ -44,6 +45,7 @@ impl Session {
             compiles: Mutex::new(Some(compiles)),
             queue,
             device,
+            tap: Default::default(),
         });
         Ok(Session { recorder: Recorder::new(core.clone(), options.limits), core, ops: OpTable::default() })
     }
@@ -115,6 +117,7 @@ impl Session {
         }
         let span = tracing::debug_span!(target: "rsx::wait", "wait", cause = cause.name(), sequence);
         let _in_span = span.enter();
+        let _event = timeline::span(Lane::Host, || format!("wait: {cause}"));
         let started = Instant::now();
         let ready = || shared.completion.done() >= sequence || shared.is_forked() || shared.has_executor_ended();
         shared.blocking(&mut || shared.completion.wait(&ready));
@@ -204,6 +207,7 @@ impl Session {
             records: recorded.records - c.records_base.load(Relaxed),
             signatures: recorded.signatures - c.signatures_base.load(Relaxed),
             segments: c.segments.load(Relaxed),
+            replays: c.replays.load(Relaxed),
             compiles: c.compiles.load(Relaxed),
             compile_failures: c.compile_failures.load(Relaxed),
             compile_seconds: seconds(&c.compile_nanos),

@@ -33,6 +33,7 @@ void register_attention(Registrar& r);
 void register_device();                 // device.cpp
 void register_host_allocator();         // host_alloc.cpp
 void register_autocast(torch::Library& lib);
+void register_replay(torch::Library& own);  // replay.cpp
 
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool non_blocking);
 

@@ -81,6 +81,7 @@ void register_all() {
   register_autocast(library(torch::Library::IMPL, "aten", autocast));
   auto& own = library(torch::Library::DEF, "rsx", std::nullopt);
   own.def("default_generator() -> Generator?", [] { return std::optional<at::Generator>(default_generator()); });
+  register_replay(own);
 }
 
 }  // namespace

@@ -136,6 +136,15 @@ void rsx_memory(RsxMemory* out);
 void rsx_memory_reset_peak(void);
 void rsx_memory_trim(void);
 
+// ---- recorded calls ----------------------------------------------------------------------------
+// Where a recording has a storage: index | made by the call << 32 | written << 33; -1 if it has not.
+int64_t rsx_recording_place(uint64_t recording, RsxStorage* storage);
+void rsx_recording_bind(uint64_t recording, RsxStorage* const* args, size_t nargs, const uint32_t* fresh, size_t nfresh);
+// 0: done, `fresh` holds new references; 1: something the replay relies on is gone.
+int32_t rsx_replay(const void* replay, RsxStorage* const* args, size_t nargs, uint64_t seed, uint64_t offset,
+                   RsxStorage** fresh);
+void rsx_replay_release(const void* replay);
+
 // ---- random numbers ---------------------------------------------------------------------------
 enum RsxRandom : uint32_t {
   RSX_RANDOM_UNIFORM = 0,      // a + u * (b - a)

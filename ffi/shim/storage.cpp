@@ -100,12 +100,16 @@ RsxStorage* find_by_address(c10::StorageImpl* storage) {
   return handle;
 }
 
-at::Tensor adopt(RsxStorage* storage, int64_t nbytes, c10::IntArrayRef sizes, c10::IntArrayRef strides,
-                 at::ScalarType dtype) {
+c10::Storage storage(RsxStorage* storage, int64_t nbytes) {
   auto impl = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), c10::SymInt(nbytes),
                                                     data_ptr_of(storage), device_allocator(), true);
   impl->set_materializer(&materialize);
-  auto t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(impl)), c10::DispatchKeySet(kKey),
+  return c10::Storage(std::move(impl));
+}
+
+at::Tensor adopt(RsxStorage* handle, int64_t nbytes, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                 at::ScalarType dtype) {
+  auto t = at::detail::make_tensor<c10::TensorImpl>(storage(handle, nbytes), c10::DispatchKeySet(kKey),
                                                     c10::scalarTypeToTypeMeta(dtype));
   t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   return t;

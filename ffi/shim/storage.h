@@ -33,6 +33,8 @@ inline bool is_rsx(const at::Tensor& t) {
   return t.unsafeGetTensorImpl()->device_type() == c10::DeviceType::PrivateUse1;
 }
 
+// A PyTorch storage over a new reference to a Rust storage, which it takes.
+c10::Storage storage(RsxStorage* storage, int64_t nbytes);
 // A tensor over a new reference to a Rust storage, which it takes.
 at::Tensor adopt(RsxStorage* storage, int64_t nbytes, c10::IntArrayRef sizes, c10::IntArrayRef strides,
                  at::ScalarType dtype);

@@ -2,7 +2,7 @@
 
 use crate::core::{ops, session};
 use crate::error::{Failure, guard, shield};
-use crate::{fork, frames};
+use crate::{fork, frames, replay, watch};
 use rsx_capture::CutCause;
 use rsx_lazy::aten::structural::{Encoding, encoding};
 use rsx_lazy::{OpId, OutMeta, Recorded, RetInfo, Sig, SigFlags, Storage};
@@ -18,13 +18,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 ///
 /// # Safety
 /// `storage` is a live reference made by `rsx_storage_new` or `rsx_record`.
-unsafe fn with<T>(storage: *const Storage, f: impl FnOnce(&Arc<Storage>) -> T) -> T {
+pub(crate) unsafe fn with<T>(storage: *const Storage, f: impl FnOnce(&Arc<Storage>) -> T) -> T {
     // SAFETY: the caller's promise; ManuallyDrop leaves the count alone.
     let storage = ManuallyDrop::new(unsafe { Arc::from_raw(storage) });
     f(&storage)
 }
 
-fn slice<'a, T>(ptr: *const T, n: usize) -> &'a [T] {
+pub(crate) fn slice<'a, T>(ptr: *const T, n: usize) -> &'a [T] {
     // SAFETY: the shim passes a pointer to n elements, or any pointer with 0.
     if n == 0 { &[] } else { unsafe { from_raw_parts(ptr, n) } }
 }
@@ -34,7 +34,11 @@ fn slice<'a, T>(ptr: *const T, n: usize) -> &'a [T] {
 #[unsafe(no_mangle)]
 pub extern "C" fn rsx_storage_new(nbytes: u64) -> *const Storage {
     fork::note_use();
-    Arc::into_raw(Storage::new(nbytes as usize))
+    let storage = Storage::new(nbytes as usize);
+    if replay::active() {
+        replay::made(&storage);
+    }
+    Arc::into_raw(storage)
 }
 
 /// # Safety
@@ -82,7 +86,14 @@ pub unsafe extern "C" fn rsx_storage_resize(storage: *const Storage, nbytes: u64
     guard(|| {
         let frame = frames::current();
         // SAFETY: the caller's promise.
-        unsafe { with(storage, |s| session()?.resize(s, nbytes as usize, frame).map_err(Failure::from)) }?;
+        unsafe {
+            with(storage, |s| {
+                if replay::active() {
+                    replay::resized(s);
+                }
+                session()?.resize(s, nbytes as usize, frame).map_err(Failure::from)
+            })
+        }?;
         Ok(0)
     })
 }
@@ -93,6 +104,8 @@ pub unsafe extern "C" fn rsx_storage_resize(storage: *const Storage, nbytes: u64
 pub unsafe extern "C" fn rsx_storage_expose(storage: *const Storage, address: *mut *mut c_void) -> i32 {
     guard(|| {
         let frame = frames::current();
+        watch::check_host_wait(CutCause::DataPointer)?;
+        replay::refuse(|| format!("the address of a tensor is taken at {}", replay::here()));
         // SAFETY: the caller's promise.
         let ptr =
             unsafe { with(storage, |s| session()?.expose(s, CutCause::DataPointer, frame).map_err(Failure::from)) }?;
@@ -113,7 +126,14 @@ pub unsafe extern "C" fn rsx_storage_upload(storage: *const Storage, src: *const
         let src = slice(src, nbytes as usize);
         // No frame: an upload neither cuts nor is reported, and it is on the hot path of data loading.
         // SAFETY: the caller's promise.
-        unsafe { with(storage, |s| session()?.upload(s, src, Default::default()).map_err(Failure::from)) }?;
+        unsafe {
+            with(storage, |s| {
+                if replay::active() {
+                    replay::uploaded(s, src);
+                }
+                session()?.upload(s, src, Default::default()).map_err(Failure::from)
+            })
+        }?;
         Ok(0)
     })
 }
@@ -130,6 +150,8 @@ pub unsafe extern "C" fn rsx_storage_read(
 ) -> i32 {
     guard(|| {
         let (cause, frame) = (crate::control::host_cause(cause), frames::current());
+        watch::check_host_wait(cause)?;
+        replay::refuse(|| format!("a value is read on the host ({cause}) at {}", replay::here()));
         // SAFETY: the caller's promise; the memory is PyTorch's own, initialised or not (bytes have no invalid values).
         let dst = unsafe { from_raw_parts_mut(dst, nbytes as usize) };
         // SAFETY: as above.
@@ -187,6 +209,9 @@ pub unsafe extern "C" fn rsx_record(
             .collect();
         let refs: SmallVec<[&Arc<Storage>; 8]> = storages.iter().map(|s| &**s).collect();
         let recorder = session()?.recorder();
+        if replay::active() {
+            replay::check_thread();
+        }
         let recorded =
             recorder.record(slice(r.words, r.nwords), &refs, slice(r.written, r.nstorages), slice(r.data, r.ndata));
         match recorded {

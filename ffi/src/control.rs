@@ -2,7 +2,7 @@
 
 use crate::core::session;
 use crate::error::{guard, shield};
-use crate::frames;
+use crate::{frames, replay, watch};
 use rsx_capture::{CutCause, FallbackKind};
 use rsx_lazy::OpId;
 use std::cell::Cell;
@@ -42,6 +42,9 @@ pub(crate) fn host_cause(cause: u32) -> CutCause {
 #[unsafe(no_mangle)]
 pub extern "C" fn rsx_cut(cause: u32) -> i32 {
     guard(|| {
+        if cause_of(cause) == CutCause::MarkStep && replay::active() {
+            return Ok(0); // a recorded call is one segment, whatever steps it has
+        }
         session()?.cut(cause_of(cause), frames::current())?;
         Ok(0)
     })
@@ -50,6 +53,8 @@ pub extern "C" fn rsx_cut(cause: u32) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn rsx_synchronize(cause: u32) -> i32 {
     guard(|| {
+        watch::check_host_wait(cause_of(cause))?;
+        replay::refuse(|| format!("the device is synchronized at {}", replay::here()));
         session()?.synchronize(cause_of(cause), frames::current())?;
         Ok(0)
     })
@@ -71,12 +76,14 @@ pub extern "C" fn rsx_note_fallback(op: u32, reason: u32) {
             5 => (Immediate, "it writes overlapping memory"),
             _ => (Immediate, "unknown reason"),
         };
+        replay::refuse(|| format!("{name} at {} runs on the host: {text}", replay::here()));
         session.note_fallback(&name, text, kind, frames::current());
     });
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rsx_event_record() -> u64 {
+    replay::refuse(|| format!("an event is recorded at {}", replay::here()));
     shield(0, || session().ok().and_then(|s| s.event_record(frames::current()).ok()).unwrap_or(0))
 }
 
@@ -88,6 +95,7 @@ pub extern "C" fn rsx_event_done(ticket: u64) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn rsx_event_wait(ticket: u64) -> i32 {
     guard(|| {
+        watch::check_host_wait(CutCause::Event)?;
         session()?.event_wait(ticket, frames::current())?;
         Ok(0)
     })

@@ -18,4 +18,7 @@ mod gil;
 mod log;
 mod machine;
 mod py;
+mod py_replay;
 mod random;
+mod replay;
+mod watch;

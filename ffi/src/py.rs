@@ -21,7 +21,7 @@ unsafe extern "C" {
 /// How long the end of the process waits for work in flight.
 const SHUTDOWN: Duration = Duration::from_secs(10);
 
-fn exception(py: Python<'_>, failure: Failure) -> PyErr {
+pub(crate) fn exception(py: Python<'_>, failure: Failure) -> PyErr {
     let name = match failure.kind {
         ErrorKind::OutOfMemory => "OutOfMemoryError",
         _ => return PyRuntimeError::new_err(failure.message),
@@ -75,8 +75,8 @@ fn synchronize(py: Python<'_>) -> PyResult<()> {
 #[pyfunction]
 fn cut_before_next(py: Python<'_>) -> PyResult<()> {
     let Some(session) = started() else { return Ok(()) };
-    if fork::is_bad() {
-        return Ok(()); // an optimizer of CPU tensors, in a child
+    if fork::is_bad() || crate::replay::active() {
+        return Ok(()); // a recorded call is one segment; or an optimizer of CPU tensors, in a child
     }
     let cut = session.cut_before_next(CutCause::OptimizerStep, frames::current());
     cut.map_err(|e| exception(py, e.into()))
@@ -95,7 +95,7 @@ fn metrics(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         ($($field:ident)*) => { $( d.set_item(stringify!($field), m.$field)?; )* };
     }
     items! {
-        records signatures segments compiles compile_failures compile_seconds cache_hits eager_runs eager_ops calls
+        records signatures segments replays compiles compile_failures compile_seconds cache_hits eager_runs eager_ops calls
         fallbacks cuts host_waits wait_seconds throttles launch_failures faults kernels bytes_moved busy_seconds
         live_bytes peak_bytes reserved_bytes system_allocations live_storages cached_segments
     }
@@ -111,6 +111,12 @@ fn reset_metrics(py: Python<'_>) -> PyResult<()> {
 #[pyfunction]
 fn report(py: Python<'_>) -> PyResult<String> {
     Ok(session().map_err(|e| exception(py, e))?.report().text())
+}
+
+/// Forbids or allows this thread to wait for the device; returns what was so before.
+#[pyfunction]
+fn forbid_host_wait(forbid: bool) -> bool {
+    crate::watch::forbid_host_wait(forbid)
 }
 
 /// Pins the tier; returns the one before.
@@ -209,6 +215,12 @@ fn _C(m: &Bound<'_, PyModule>) -> PyResult<()> {
     functions! {
         init mark_step synchronize cut_before_next is_bad_fork metrics reset_metrics report set_tier memory
         reset_peak_memory empty_cache inject shutdown microbench host_cause
+        forbid_host_wait
+    }
+    use crate::py_replay::*;
+    functions! {
+        record_begin record_end record_refuse is_recording recording_drop recording_nodes recording_compare replay_new
+        replay_set_words replay_is_compiled
     }
     Ok(())
 }

@@ -29,6 +29,8 @@ causes! {
     MarkStep = "mark_step", "";
     /// An optimiser finished its step.
     OptimizerStep = "optimizer_step", "";
+    /// A function under `rsx.jit` or `torch.compile` starts or ends.
+    Jit = "jit", "";
     /// `.item()`, `float(x)`, `if x:`.
     Item = "item", "read it less often, or keep it on the device";
     /// `print(x)`, `repr(x)`.

@@ -373,6 +373,23 @@ impl Recorder {
         enqueue(write);
     }
 
+    /// Gives the next place in the order of segments to work that was prepared without recording it. `submit` hands the
+    /// work to the device; the rules of [`SegmentSink::submit`] hold for it. Nothing happens (and `submit` comes back) if
+    /// ops are recorded that have no place yet: cut first.
+    pub fn in_order<F: FnOnce(u64)>(&self, submit: F) -> Result<(), F> {
+        let _in_order = self.lock_order();
+        let sequence = {
+            let mut inner = self.lock();
+            if !inner.trace.is_empty() {
+                return Err(submit);
+            }
+            inner.sequence += 1;
+            inner.sequence
+        };
+        submit(sequence);
+        Ok(())
+    }
+
     /// Number of the last closed trace or outside write, and whether ops are recorded beyond it.
     pub fn position(&self) -> (u64, bool) {
         let inner = self.lock();

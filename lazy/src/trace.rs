@@ -31,7 +31,7 @@ pub struct StorageUse {
 }
 
 /// The ops recorded since the last cut, with the storages they touch numbered by first use.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Trace {
     pub nodes: Vec<Node>,
     pub storages: Vec<StorageUse>,

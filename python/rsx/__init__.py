@@ -13,6 +13,7 @@ from rsx._install import install as _install
 _install()
 
 from rsx._control import (  # noqa: E402 - the extension module must be registered first
+    guard,
     mark_step,
     metrics,
     report,
@@ -21,10 +22,13 @@ from rsx._control import (  # noqa: E402 - the extension module must be register
     tier,
     wait_for_compiles,
 )
+from rsx._jit import jit  # noqa: E402
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "guard",
+    "jit",
     "mark_step",
     "metrics",
     "report",

@@ -67,3 +67,17 @@ def tier(name: str) -> Iterator[None]:
         yield
     finally:
         _C.set_tier(before)
+
+
+@contextlib.contextmanager
+def guard(*, no_host_wait: bool = True) -> Iterator[None]:
+    """Inside the block, whatever would make the host wait for the device (``item``, ``print``, ``.cpu()``, ``if x:``,
+    ``synchronize``, an op that runs on the host) raises RuntimeError at its line, on this thread.
+
+    For finding and keeping out the waits of a training loop.
+    """
+    before = _C.forbid_host_wait(no_host_wait)
+    try:
+        yield
+    finally:
+        _C.forbid_host_wait(before)

@@ -61,4 +61,8 @@ def _cut_after_optimizer_step() -> None:
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    register_optimizer_step_post_hook(lambda optimizer, args, kwargs: _C.cut_before_next())
+    def cut(optimizer, args, kwargs):
+        if not torch.compiler.is_compiling():
+            _C.cut_before_next()
+
+    register_optimizer_step_post_hook(cut)
