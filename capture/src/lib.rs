@@ -24,6 +24,7 @@ mod eager;
 mod executor;
 mod host;
 mod memory;
+mod portable;
 pub mod recording;
 pub mod replay;
 mod run;
