@@ -57,7 +57,7 @@ class Program:
         spec = torch.ops.rsx.call_spec(self._call.id)
         head = {
             "version": _VERSION,
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
             "spec": torch.tensor(spec, dtype=torch.int64),
             "random": [self._call.seed, self._call.offset, self._call.advance],
             "inputs": _pytree.treespec_dumps(self._inputs),

@@ -76,7 +76,7 @@ def test_profiler_has_a_lane():
         with rsx.tier("eager"):
             (x @ x).relu(); rsx.synchronize()
             with profile(activities=[A.CPU, A.PrivateUse1]) as p:
-                (x @ x).relu()
+                y = (x @ x).relu()
                 rsx.synchronize()
         path = os.path.join(tempfile.mkdtemp(), "t.json")
         p.export_chrome_trace(path)
