@@ -6,13 +6,14 @@
 use std::env;
 use std::fs;
 use std::hash::{Hash, Hasher};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::SystemTime;
 
-/// Torch versions whose C++ ABI this source is written for. One wheel serves exactly one minor.
-const TORCH: &str = "2.13.";
+/// Torch versions whose C++ API this source is written for. One wheel serves exactly one minor.
+const TORCH: RangeInclusive<u32> = 11..=15;
 
 fn main() {
     println!("cargo:rerun-if-changed=shim");
@@ -21,7 +22,14 @@ fn main() {
     }
     let torch = torch_dir();
     let version = torch_version(&torch);
-    assert!(version.starts_with(TORCH), "rsx is written for torch {TORCH}x, found {version} in {}", torch.display());
+    let minor = version.strip_prefix("2.").and_then(|v| v.split('.').next()?.parse().ok());
+    assert!(
+        minor.is_some_and(|m| TORCH.contains(&m)),
+        "rsx is written for torch 2.{} to 2.{}, found {version} in {}",
+        TORCH.start(),
+        TORCH.end(),
+        torch.display()
+    );
     println!("cargo:rustc-env=RSX_TORCH_VERSION={version}");
 
     let objects = compile(&torch, &objects_dir(&torch, &version));
@@ -82,6 +90,8 @@ fn compiler(torch: &Path) -> Command {
     let mut cc = cc::Build::new();
     cc.cpp(true).std("c++20").pic(true).opt_level(2).debug(false).warnings(true);
     cc.flag("-isystem").flag(&include).flag("-isystem").flag(include.join("torch/csrc/api/include"));
+    // The profiler's headers include each other without a folder.
+    cc.flag("-isystem").flag(include.join("kineto"));
     cc.flag("-Wno-unused-parameter").flag("-Winvalid-pch").flag("-fvisibility=hidden");
     cc.define("_GLIBCXX_USE_CXX11_ABI", "1");
     cc.get_compiler().to_command()

@@ -25,6 +25,7 @@ mod executor;
 mod foresight;
 mod host;
 mod memory;
+mod portable;
 pub mod recording;
 pub mod replay;
 mod run;

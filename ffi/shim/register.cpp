@@ -4,6 +4,7 @@
 
 namespace rsx {
 
+void register_profiler();  // profiler.cpp
 EagerKernel attention_kernel(const std::string& name);
 EagerKernel cell_kernel(const std::string& name);
 EagerKernel random_kernel(const std::string& name);
@@ -82,6 +83,7 @@ void register_all() {
   auto& own = library(torch::Library::DEF, "rsx", std::nullopt);
   own.def("default_generator() -> Generator?", [] { return std::optional<at::Generator>(default_generator()); });
   register_replay(own);
+  register_profiler();
 }
 
 }  // namespace

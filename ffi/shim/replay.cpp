@@ -5,6 +5,8 @@
 #include "generator.h"
 #include "ops.h"
 
+extern "C" void rsx_recording_hold(uint64_t recording, uint32_t index, RsxStorage* storage);
+
 namespace rsx {
 namespace {
 
@@ -13,6 +15,7 @@ struct Geometry {
   int64_t offset = 0;
   at::ScalarType dtype = at::kFloat;
 
+  Geometry() = default;
   explicit Geometry(const at::Tensor& t)
       : sizes(t.sizes().begin(), t.sizes().end()),
         strides(t.strides().begin(), t.strides().end()),
@@ -223,6 +226,99 @@ void drop(int64_t id) {
   }
 }
 
+// ---- calls as numbers, for programs that are saved ----
+
+void put(std::vector<int64_t>& out, const std::optional<Geometry>& g) {
+  out.push_back(g ? static_cast<int64_t>(g->sizes.size()) : -1);
+  if (!g) return;
+  out.insert(out.end(), g->sizes.begin(), g->sizes.end());
+  out.insert(out.end(), g->strides.begin(), g->strides.end());
+  out.push_back(g->offset);
+  out.push_back(static_cast<int64_t>(g->dtype));
+}
+
+std::vector<int64_t> spec(int64_t id) {
+  const auto call = call_of(id);
+  TORCH_CHECK_VALUE(call->leaves.empty(), "a program that sets gradients cannot be saved");
+  std::vector<int64_t> out{static_cast<int64_t>(call->arguments.size()), static_cast<int64_t>(call->results.size()),
+                           static_cast<int64_t>(call->fresh.size()), static_cast<int64_t>(call->advance)};
+  for (const auto& a : call->arguments) {
+    put(out, a.geometry);
+    out.push_back(a.written);
+  }
+  for (const auto& r : call->results) {
+    TORCH_CHECK_VALUE(r.from != Result::kKept, "a program that returns a tensor it has not computed cannot be saved");
+    out.push_back(r.from);
+    out.push_back(r.index);
+    put(out, r.geometry);
+  }
+  for (size_t k = 0; k < call->fresh.size(); ++k) {
+    out.push_back(call->fresh[k]);
+    out.push_back(call->fresh_bytes[k]);
+  }
+  return out;
+}
+
+class SpecReader {
+ public:
+  explicit SpecReader(const std::vector<int64_t>& words) : words_(words) {}
+  int64_t next() {
+    TORCH_CHECK_VALUE(at_ < words_.size(), "the program is cut short");
+    return words_[at_++];
+  }
+  std::optional<Geometry> geometry() {
+    const auto n = next();
+    if (n < 0) return std::nullopt;
+    TORCH_CHECK_VALUE(n <= 64, "the program is damaged: rank");
+    Geometry g;
+    for (int64_t d = 0; d < n; ++d) g.sizes.push_back(next());
+    for (int64_t d = 0; d < n; ++d) g.strides.push_back(next());
+    g.offset = next();
+    g.dtype = static_cast<at::ScalarType>(next());
+    return g;
+  }
+
+ private:
+  const std::vector<int64_t>& words_;
+  size_t at_ = 0;
+};
+
+int64_t restore(int64_t recording, const std::vector<int64_t>& words) {
+  SpecReader in(words);
+  auto call = std::make_shared<Call>();
+  call->recording = static_cast<uint64_t>(recording);
+  const auto nargs = in.next(), nresults = in.next(), nfresh = in.next();
+  in.next();  // numbers drawn: given again when the replay is installed
+  for (int64_t k = 0; k < nargs; ++k) {
+    auto g = in.geometry();
+    TORCH_CHECK_VALUE(g, "the program is damaged: an argument");
+    call->arguments.push_back({std::move(*g), false, in.next() != 0});
+  }
+  for (int64_t k = 0; k < nresults; ++k) {
+    Result r;
+    r.from = static_cast<Result::From>(in.next());
+    r.index = static_cast<uint32_t>(in.next());
+    r.geometry = in.geometry();
+    const int64_t most = r.from == Result::kFresh ? nfresh : r.from == Result::kEarlier ? k : nargs;
+    TORCH_CHECK_VALUE(r.from == Result::kUndefined || (r.from != Result::kKept && r.index < most), "the program is damaged: a result");
+    call->results.push_back(std::move(r));
+  }
+  for (int64_t k = 0; k < nfresh; ++k) {
+    call->fresh.push_back(static_cast<uint32_t>(in.next()));
+    call->fresh_bytes.push_back(in.next());
+  }
+  auto& c = calls();
+  std::lock_guard lock(c.mutex);
+  c.map[c.next] = call;
+  return c.next++;
+}
+
+void hold(int64_t recording, int64_t index, const at::Tensor& contents) {
+  rsx_recording_hold(static_cast<uint64_t>(recording), static_cast<uint32_t>(index), handle_of(contents));
+}
+
+// ---- replaying ----
+
 bool fits(const Call& call, const std::vector<at::Tensor>& args) {
   if (args.size() != call.arguments.size()) return false;
   for (size_t k = 0; k < args.size(); ++k) {
@@ -317,9 +413,27 @@ void register_replay(torch::Library& own) {
   own.def("call_end(int recording, Tensor[] args, Tensor[] outs) -> int",
           [](int64_t recording, std::vector<at::Tensor> args, std::vector<at::Tensor> outs) { return leave(recording, args, outs); });
   own.def("call_install(int call, int replay, int advance) -> ()", &install);
+  own.def("call_spec(int call) -> int[]", &spec);
+  own.def("call_restore(int recording, int[] spec) -> int",
+          [](int64_t recording, std::vector<int64_t> words) { return restore(recording, words); });
+  own.def("recording_hold(int recording, int index, Tensor contents) -> ()",
+          [](int64_t recording, int64_t index, const at::Tensor& contents) { hold(recording, index, contents); });
   own.def("call_drop(int call) -> ()", &drop);
   own.def("call_replay(int call, Tensor[] args) -> (int, Tensor[])",
           [](int64_t id, std::vector<at::Tensor> args) { return replay(id, args); });
 }
 
 }  // namespace rsx
+
+// Rust asks for ops by name when it loads a program.
+extern "C" int64_t rsx_cpp_op(const char* name) {
+  try {
+    const std::string full = name;
+    const auto dot = full.find('.', full.find("::"));
+    const auto base = full.substr(0, dot), overload = dot == std::string::npos ? "" : full.substr(dot + 1);
+    const auto handle = c10::Dispatcher::singleton().findSchema({base, overload});
+    return handle ? static_cast<int64_t>(rsx::op_info(*handle)->id) : -1;
+  } catch (const std::exception&) {
+    return -1;
+  }
+}

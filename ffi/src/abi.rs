@@ -3,7 +3,7 @@
 use crate::core::{ops, session};
 use crate::error::{Failure, guard, shield};
 use crate::{fork, frames, replay, watch};
-use rsx_capture::CutCause;
+use rsx_capture::{CutCause, timeline};
 use rsx_lazy::aten::structural::{Encoding, encoding};
 use rsx_lazy::{OpId, OutMeta, Recorded, RetInfo, Sig, SigFlags, Storage};
 use smallvec::SmallVec;
@@ -212,6 +212,7 @@ pub unsafe extern "C" fn rsx_record(
         if replay::active() {
             replay::check_thread();
         }
+        timeline::recording();
         let recorded =
             recorder.record(slice(r.words, r.nwords), &refs, slice(r.written, r.nstorages), slice(r.data, r.ndata));
         match recorded {

@@ -3,9 +3,10 @@
 use crate::core::session;
 use crate::error::{guard, shield};
 use crate::{frames, replay, watch};
-use rsx_capture::{CutCause, FallbackKind};
+use rsx_capture::{CutCause, FallbackKind, timeline};
 use rsx_lazy::OpId;
 use std::cell::Cell;
+use std::ffi::c_void;
 
 /// `RsxCause` of `rsx_abi.h`.
 fn cause_of(cause: u32) -> CutCause {
@@ -106,6 +107,22 @@ pub extern "C" fn rsx_event_wait(ticket: u64) -> i32 {
 pub extern "C" fn rsx_event_ms(from: u64, to: u64) -> f64 {
     let elapsed = || session().ok().and_then(|s| s.event_elapsed(from, to));
     shield(-1.0, || elapsed().map_or(-1.0, |d| d.as_secs_f64() * 1e3))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rsx_timeline_start() {
+    shield((), timeline::start);
+}
+
+/// Called with: context, lane, name and its length, start, duration.
+type TimelineEvent = extern "C" fn(*mut c_void, u32, *const u8, usize, u64, u64);
+
+/// Ends the timeline and hands its events out.
+#[unsafe(no_mangle)]
+pub extern "C" fn rsx_timeline_stop(ctx: *mut c_void, event: TimelineEvent) {
+    for e in shield(Vec::new(), timeline::stop) {
+        event(ctx, e.lane as u32, e.name.as_ptr(), e.name.len(), e.start, e.duration);
+    }
 }
 
 /// Mirrors `RsxMemory`.

@@ -8,7 +8,7 @@ use crate::{fork, frames};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use rsx_capture::{CutCause, ErrorKind, FaultPoint};
+use rsx_capture::{CutCause, ErrorKind, FaultPoint, timeline};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 use std::time::Duration;
@@ -119,6 +119,21 @@ fn forbid_host_wait(forbid: bool) -> bool {
     crate::watch::forbid_host_wait(forbid)
 }
 
+/// Starts collecting the timeline.
+#[pyfunction]
+fn timeline_start() {
+    timeline::start();
+}
+
+/// (lane, name, start and duration in ns, facts)
+type TimelineRow = (&'static str, String, u64, u64, Vec<(&'static str, String)>);
+
+/// Ends collecting; what was collected, in order of start (ns since the epoch).
+#[pyfunction]
+fn timeline_stop() -> Vec<TimelineRow> {
+    timeline::stop().into_iter().map(|e| (e.lane.name(), e.name, e.start, e.duration, e.facts)).collect()
+}
+
 /// Pins the tier; returns the one before.
 #[pyfunction]
 fn set_tier(py: Python<'_>, name: &str) -> PyResult<&'static str> {
@@ -215,12 +230,12 @@ fn _C(m: &Bound<'_, PyModule>) -> PyResult<()> {
     functions! {
         init mark_step synchronize cut_before_next is_bad_fork metrics reset_metrics report set_tier memory
         reset_peak_memory empty_cache inject shutdown microbench host_cause
-        forbid_host_wait
+        forbid_host_wait timeline_start timeline_stop
     }
     use crate::py_replay::*;
     functions! {
         record_begin record_end record_refuse is_recording recording_drop recording_nodes recording_compare replay_new
-        replay_set_words replay_is_compiled
+        replay_set_words replay_is_compiled recording_export recording_import recording_captured
     }
     Ok(())
 }

@@ -5,8 +5,11 @@ use crate::py::exception;
 use crate::replay::{self, recordings};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use rsx_capture::{Operand, Replay};
+use pyo3::types::PyBytes;
+use rsx_capture::{CutCause, Operand, Recording, Replay};
+use rsx_lazy::OpId;
 use rsx_lazy::words::DataKind;
+use std::ffi::{CString, c_char};
 use std::sync::Arc;
 
 /// Starts recording a call on this thread.
@@ -109,4 +112,51 @@ pub(crate) fn replay_set_words(address: usize, words: Vec<(u32, bool, f64)>) {
 #[pyfunction]
 pub(crate) fn replay_is_compiled(address: usize) -> bool {
     with(address, Replay::is_compiled)
+}
+
+unsafe extern "C" {
+    /// Number of the op with this full name, or -1.
+    fn rsx_cpp_op(name: *const c_char) -> i64;
+}
+
+/// A recording's structure as bytes.
+#[pyfunction]
+pub(crate) fn recording_export(py: Python<'_>, id: u64) -> PyResult<Bound<'_, PyBytes>> {
+    let recordings = recordings();
+    let recording = recordings.get(&id).ok_or_else(|| PyValueError::new_err("no such recording"))?;
+    Ok(PyBytes::new(py, &recording.to_bytes()))
+}
+
+/// Inverse of `recording_export`: a recording's number. Raises ValueError if the bytes are not good here.
+#[pyfunction]
+pub(crate) fn recording_import(py: Python<'_>, bytes: &[u8]) -> PyResult<u64> {
+    let session = session().map_err(|e| exception(py, e))?;
+    let mut op = |name: &str| {
+        let name = CString::new(name).ok()?;
+        // SAFETY: a C string that outlives the call.
+        let id = unsafe { rsx_cpp_op(name.as_ptr()) };
+        crate::core::ops().get(OpId(u32::try_from(id).ok()?))
+    };
+    Recording::from_bytes(session, bytes, &mut op).map(replay::keep).map_err(PyValueError::new_err)
+}
+
+/// Storages that belong to the program: (number, contents). Waits for them. Raises ValueError if it writes one of them.
+#[pyfunction]
+pub(crate) fn recording_captured(py: Python<'_>, id: u64) -> PyResult<Vec<(u32, Bound<'_, PyBytes>)>> {
+    let session = session().map_err(|e| exception(py, e))?;
+    let found = {
+        let recordings = recordings();
+        let recording = recordings.get(&id).ok_or_else(|| PyValueError::new_err("no such recording"))?;
+        let captured = recording.captured().map_err(PyValueError::new_err)?;
+        captured.into_iter().map(|i| (i, recording.storage(i))).collect::<Vec<_>>()
+    };
+    let mut out = Vec::with_capacity(found.len());
+    for (i, storage) in found {
+        let storage = storage.ok_or_else(|| PyValueError::new_err("a tensor that the program reads is gone"))?;
+        let mut bytes = vec![0; storage.nbytes()];
+        let read = session.read(&storage, 0, &mut bytes, CutCause::CopyToHost, Default::default());
+        read.map_err(|e| exception(py, e.into()))?;
+        out.push((i, PyBytes::new(py, &bytes)));
+    }
+    Ok(out)
 }

@@ -116,10 +116,15 @@ pub(crate) fn end() -> Result<(u64, Vec<String>), Failure> {
     }
     let Some(mut recording) = got.pop().filter(|_| reasons.is_empty()) else { return Ok((0, reasons)) };
     recording.notice(opened.map(|o| o.noticed).unwrap_or_default());
+    Ok((keep(recording), reasons))
+}
+
+/// Gives a recording its number.
+pub(crate) fn keep(recording: Recording) -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let id = NEXT.fetch_add(1, Relaxed);
     recordings().insert(id, recording);
-    Ok((id, reasons))
+    id
 }
 
 /// Recordings by number.
@@ -150,6 +155,20 @@ pub unsafe extern "C" fn rsx_recording_place(id: u64, storage: *const Storage) -
         let place = unsafe { with(storage, |s| recording.place(s)) };
         place.map_or(-1, |p| i64::from(p.index) | i64::from(p.made) << 32 | i64::from(p.written) << 33)
     })
+}
+
+/// `storage` is the one with number `index` of recording `id` from now on.
+///
+/// # Safety
+/// `storage` is a live reference.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rsx_recording_hold(id: u64, index: u32, storage: *const Storage) {
+    shield((), || {
+        if let Some(recording) = recordings().get_mut(&id) {
+            // SAFETY: the caller's promise.
+            unsafe { with(storage, |s| recording.hold(index, s)) };
+        }
+    });
 }
 
 /// Says which storages of recording `id` are arguments, and which (by index) every call makes anew.

@@ -22,15 +22,21 @@ from rsx._control import (  # noqa: E402 - the extension module must be register
     tier,
     wait_for_compiles,
 )
+from rsx._aot import Program, compile, load  # noqa: E402, A004
 from rsx._jit import jit  # noqa: E402
+from rsx._profile import profile  # noqa: E402
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Program",
+    "compile",
+    "load",
     "guard",
     "jit",
     "mark_step",
     "metrics",
+    "profile",
     "report",
     "reset_metrics",
     "synchronize",
