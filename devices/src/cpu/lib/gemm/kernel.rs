@@ -63,13 +63,14 @@ pub(crate) struct Kernel<U: 'static, T: 'static> {
 /// Greatest `mr · nr` of any kernel.
 pub(crate) const MAX_TILE: usize = 14 * 32;
 
-/// Asks for a cache line; any address will do.
+/// Asks for a cache line that will be written; any address will do. The line comes unshared: another core often wrote
+/// it last.
 #[inline(always)]
-fn prefetch<T>(p: *const T) {
+fn prefetch_write<T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch never faults.
+    // SAFETY: a prefetch never faults, and is no operation on processors that do not know it.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast())
+        std::arch::asm!("prefetchw [{}]", in(reg) p, options(nostack, preserves_flags, readonly))
     };
     #[cfg(not(target_arch = "x86_64"))]
     let _ = p;
@@ -77,7 +78,7 @@ fn prefetch<T>(p: *const T) {
 
 /// Asks for a cache line in the L2 cache.
 #[inline(always)]
-fn prefetch2<T>(p: *const T) {
+fn prefetch_l2<T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch never faults.
     unsafe {
@@ -135,12 +136,13 @@ unsafe fn micro<L: Lane, const MR: usize, const NV: usize, const PACKED: bool>(
         // C is needed only at the end: fetch its lines while the sums run.
         for r in 0..MR {
             for v in 0..NV {
-                prefetch(c.wrapping_offset(r as isize * ldc).wrapping_add(v * L::N));
+                let p = c.wrapping_offset(r as isize * ldc).wrapping_add(v * L::N);
+                prefetch_write(p);
             }
         }
         let mut s = [[L::zero(); NV]; MR];
         for _ in 0..k / UNROLL {
-            prefetch2(next);
+            prefetch_l2(next);
             next = next.wrapping_add(64);
             for _ in 0..UNROLL {
                 step::<L, MR, NV>(&mut s, a, a_r, b);

@@ -63,8 +63,10 @@ pub(crate) struct Panels<U> {
     pub(crate) packed: bool,
     pub(crate) a_r: isize,
     pub(crate) a_k: isize,
-    /// Packed panels of `nr` columns, each `k` units long.
+    /// Packed panels of `nr` columns, each `b_len` units long.
     pub(crate) b: *const U,
+    pub(crate) b_len: usize,
+    /// Units of k that are summed: the first ones of the panels.
     pub(crate) k: usize,
 }
 
@@ -89,7 +91,7 @@ pub(crate) unsafe fn block<U: Unit, T: Scalar>(
             a_r: p.a_r,
             a_k,
             packed: p.packed,
-            b: p.b.wrapping_add(j * p.k),
+            b: p.b.wrapping_add(j * p.b_len),
             b_k: kn.nr as isize,
             len: p.k,
             w,
