@@ -165,7 +165,9 @@ impl Problem {
                     let (gi, i0) = (gb / blocks, gb % blocks * bq);
                     let h = hk * group + gi;
                     let rows = bq.min(n - i0);
-                    if a.visible(qs.start + i0 + rows - 1, kv0, bk) == 0 {
+                    // The keys that any of these queries sees: the last one sees the most.
+                    let cols = a.visible(qs.start + i0 + rows - 1, kv0, bk);
+                    if cols == 0 {
                         continue;
                     }
                     let p = qside.add(gb * per_block);
@@ -175,16 +177,17 @@ impl Problem {
                         a_r: 1,
                         a_k: 0,
                         b: b.cast_const(),
+                        b_len: k,
                         k,
                     };
-                    block(kn, &row(p, k_row, a.dim), rows, bk, s, KV_BLOCK, false);
-                    block(kn, &row(p.add(q_row), v_row, a.v_dim), rows, bk, d, KV_BLOCK, false);
+                    block(kn, &row(p, k_row, a.dim), rows, cols, s, KV_BLOCK, false);
+                    block(kn, &row(p.add(q_row), v_row, a.v_dim), rows, cols, d, KV_BLOCK, false);
                     for r in 0..rows {
                         let i = qs.start + i0 + r;
-                        let seen = a.visible(i, kv0, bk);
+                        let seen = a.visible(i, kv0, cols);
                         let (sr, dr) = (s.add(r * KV_BLOCK), d.add(r * KV_BLOCK));
-                        sr.add(seen).write_bytes(0, bk - seen);
-                        dr.add(seen).write_bytes(0, bk - seen);
+                        sr.add(seen).write_bytes(0, cols - seen);
+                        dr.add(seen).write_bytes(0, cols - seen);
                         let (sr, dr) =
                             (std::slice::from_raw_parts_mut(sr, seen), std::slice::from_raw_parts_mut(dr, seen));
                         let bias_row = a.bias.map(|_| {
@@ -202,11 +205,12 @@ impl Problem {
                         a_r: 1,
                         a_k: KV_BLOCK as isize,
                         b: y.cast_const(),
+                        b_len: rows,
                         k: rows,
                     };
                     if kv {
-                        block(kn, &by_key(s, p.add(q_row + o_row + q_col)), bk, a.v_dim, dv, ldv, true);
-                        block(kn, &by_key(d, p.add(q_row + o_row)), bk, a.dim, dk, ldq, true);
+                        block(kn, &by_key(s, p.add(q_row + o_row + q_col)), cols, a.v_dim, dv, ldv, true);
+                        block(kn, &by_key(d, p.add(q_row + o_row)), cols, a.dim, dk, ldq, true);
                     }
                     if q {
                         let by_query = Panels {
@@ -215,7 +219,8 @@ impl Problem {
                             a_r: KV_BLOCK as isize,
                             a_k: 1,
                             b: k_col.cast_const(),
-                            k: bk,
+                            b_len: bk,
+                            k: cols,
                         };
                         block(kn, &by_query, rows, a.dim, dq.add((gi * n + i0) * ldq), ldq, true);
                     }

@@ -286,7 +286,9 @@ unsafe fn forward_rows(
             pack_by_feature(&a.v, b, hk, kv0, bk, a.v_dim, kn.nr, vp);
             for i0 in (0..n).step_by(bq) {
                 let rows = bq.min(n - i0);
-                if a.visible(q0 + i0 + rows - 1, kv0, bk) == 0 {
+                // The keys that any of these queries sees: the last one sees the most.
+                let bk_seen = a.visible(q0 + i0 + rows - 1, kv0, bk);
+                if bk_seen == 0 {
                     continue;
                 }
                 let scores = Panels {
@@ -295,13 +297,14 @@ unsafe fn forward_rows(
                     a_r: 1,
                     a_k: 0,
                     b: kp.cast_const(),
+                    b_len: a.dim,
                     k: a.dim,
                 };
-                block(kn, &scores, rows, bk, s, KV_BLOCK, false);
+                block(kn, &scores, rows, bk_seen, s, KV_BLOCK, false);
                 for r in 0..rows {
                     let i = i0 + r;
-                    let row = std::slice::from_raw_parts_mut(s.add(r * KV_BLOCK), bk);
-                    let (seen, hidden) = row.split_at_mut(a.visible(q0 + i, kv0, bk));
+                    let row = std::slice::from_raw_parts_mut(s.add(r * KV_BLOCK), bk_seen);
+                    let (seen, hidden) = row.split_at_mut(a.visible(q0 + i, kv0, bk_seen));
                     hidden.fill(0.0);
                     let bias_row = a.bias.map(|_| {
                         let br = std::slice::from_raw_parts_mut(bias, seen.len());
@@ -327,7 +330,8 @@ unsafe fn forward_rows(
                     a_r: KV_BLOCK as isize,
                     a_k: 1,
                     b: vp.cast_const(),
-                    k: bk,
+                    b_len: bk,
+                    k: bk_seen,
                 };
                 block(kn, &weighted, rows, a.v_dim, o.add(i0 * ldo), ldo, true);
             }

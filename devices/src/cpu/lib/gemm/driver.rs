@@ -14,11 +14,11 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use super::finish::Finish;
-use super::kernel::Kernel;
+use super::kernel::{Kernel, UNROLL};
 use super::pack::{Pack, Unit};
 use super::plan::{Limits, Task, even};
 use super::scratch::{scratch, shared};
-use super::strip::{Strip, strip_rows};
+use super::strip::{Ahead, Strip, strip_rows};
 use crate::cpu::lib::elem::Scalar;
 use crate::cpu::lib::view::{LibError, Ptr};
 use crate::cpu::pool;
@@ -271,7 +271,11 @@ impl<U: Unit, T: Scalar> Pass<'_, U, T> {
         let kn = job.kernel;
         let (mr, nr, unit) = (kn.mr, kn.nr, size_of::<U>());
         let m = rows.len();
-        let group = (GROUP / nr).max(1) * nr;
+        // A flat product fetches the next group while it computes this one: a line of every row takes one tile.
+        let own = if self.kc >= 256 { self.kc / UNROLL } else { GROUP };
+        let group = if let Source::Own = self.b { own.min(GROUP) } else { GROUP };
+        let group = (group / nr).max(1) * nr;
+        let panels = m.div_ceil(mr);
         let in_scratch = self.direct.is_none();
         // Sums that need several blocks of k are kept for all columns, else for one group.
         let ld = if self.blocks > 1 { cols.len().next_multiple_of(nr) } else { group };
@@ -319,6 +323,16 @@ impl<U: Unit, T: Scalar> Pass<'_, U, T> {
                         // SAFETY: the buffer holds the group's panels.
                         unsafe { job.b.pack(self.batch, self.jc + g, gc, k0 * U::K, elements, nr, pb) };
                     }
+                    let strip_bytes = len * nr * unit;
+                    let coming = match (&self.b, job.b.lines(self.batch)) {
+                        (Source::Own, Some((p, lane, k, size))) => {
+                            let same = g + group < cols.end;
+                            let (l, k1) = if same { (g + group, k0) } else { (cols.start, k0 + self.kc) };
+                            let at = (self.jc + l) as isize * lane + (k1 * U::K) as isize * k;
+                            Some(Ahead::matrix(p.wrapping_offset(at), lane, k, size, gc, len * U::K))
+                        }
+                        _ => None,
+                    };
                     for j in (0..gc).step_by(nr) {
                         let w = nr.min(gc - j);
                         let (b, b_k) = match self.b {
@@ -341,7 +355,16 @@ impl<U: Unit, T: Scalar> Pass<'_, U, T> {
                         let strip = Strip { a, a_r, a_k, packed, b, b_k, len, w, padded: in_scratch, acc };
                         // SAFETY: all panels of the strip lie in packed blocks (or the operands),
                         // and its rows in C (or the padded scratch).
-                        unsafe { strip_rows(kn, &strip, m, c.wrapping_add(j), ldc) };
+                        unsafe {
+                            match &coming {
+                                Some(x) => strip_rows(kn, &strip, m, c.wrapping_add(j), ldc, x, j / nr * panels),
+                                None => {
+                                    // The next strip of packed B lies behind this one.
+                                    let x = Ahead::line(b.cast::<u8>().wrapping_add(strip_bytes), strip_bytes, len);
+                                    strip_rows(kn, &strip, m, c.wrapping_add(j), ldc, &x, 0)
+                                }
+                            }
+                        };
                     }
                     if complete && (in_scratch || job.finish.epilogue.is_some()) {
                         let (r0, c0) = (rows.start, self.jc + g);

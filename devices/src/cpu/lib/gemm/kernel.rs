@@ -31,6 +31,7 @@ pub(crate) struct Pair(pub(crate) u32);
 
 /// One register tile. `a`: element (r, p) at `a + r·a_r + p·a_k`; `b`: vector p at `b + p·b_k`;
 /// `c` row-major with row stride `ldc`; `acc`: add to C instead of overwriting it. Strides in units.
+/// Meanwhile a cache line is fetched for later every `UNROLL` steps: at `next` and every `next_step` bytes.
 pub(crate) type Micro<U, T> = unsafe fn(
     k: usize,
     a: *const U,
@@ -42,6 +43,7 @@ pub(crate) type Micro<U, T> = unsafe fn(
     ldc: isize,
     acc: bool,
     next: *const u8,
+    next_step: isize,
 );
 
 /// The kernels of one instruction set and type. `tiles[v - 1][r - 1]` covers r rows and v vectors.
@@ -63,13 +65,14 @@ pub(crate) struct Kernel<U: 'static, T: 'static> {
 /// Greatest `mr · nr` of any kernel.
 pub(crate) const MAX_TILE: usize = 14 * 32;
 
-/// Asks for a cache line; any address will do.
+/// Asks for a cache line that will be written; any address will do. The line comes unshared: another core often wrote
+/// it last.
 #[inline(always)]
-fn prefetch<T>(p: *const T) {
+fn prefetch_write<T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch never faults.
+    // SAFETY: a prefetch never faults, and is no operation on processors that do not know it.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast())
+        std::arch::asm!("prefetchw [{}]", in(reg) p, options(nostack, preserves_flags, readonly))
     };
     #[cfg(not(target_arch = "x86_64"))]
     let _ = p;
@@ -77,7 +80,7 @@ fn prefetch<T>(p: *const T) {
 
 /// Asks for a cache line in the L2 cache.
 #[inline(always)]
-fn prefetch2<T>(p: *const T) {
+fn prefetch_l2<T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch never faults.
     unsafe {
@@ -128,6 +131,7 @@ unsafe fn micro<L: Lane, const MR: usize, const NV: usize, const PACKED: bool>(
     ldc: isize,
     acc: bool,
     mut next: *const u8,
+    next_step: isize,
 ) {
     let a_r = if PACKED { 1 } else { a_r };
     // SAFETY: the caller's promise covers every address formed below.
@@ -135,13 +139,14 @@ unsafe fn micro<L: Lane, const MR: usize, const NV: usize, const PACKED: bool>(
         // C is needed only at the end: fetch its lines while the sums run.
         for r in 0..MR {
             for v in 0..NV {
-                prefetch(c.wrapping_offset(r as isize * ldc).wrapping_add(v * L::N));
+                let p = c.wrapping_offset(r as isize * ldc).wrapping_add(v * L::N);
+                prefetch_write(p);
             }
         }
         let mut s = [[L::zero(); NV]; MR];
         for _ in 0..k / UNROLL {
-            prefetch2(next);
-            next = next.wrapping_add(64);
+            prefetch_l2(next);
+            next = next.wrapping_offset(next_step);
             for _ in 0..UNROLL {
                 step::<L, MR, NV>(&mut s, a, a_r, b);
                 a = a.wrapping_offset(a_k);
@@ -174,9 +179,10 @@ macro_rules! kernel {
             $(#[target_feature(enable = $feat)])?
             unsafe fn f<const MR: usize, const NV: usize, const PACKED: bool>(
                 k: usize, a: *const U, a_k: isize, a_r: isize, b: *const U, b_k: isize, c: *mut T, ldc: isize, acc: bool, next: *const u8,
+                next_step: isize,
             ) {
                 // SAFETY: same contract; the features are enabled here.
-                unsafe { micro::<$lane, MR, NV, PACKED>(k, a, a_k, a_r, b, b_k, c, ldc, acc, next) }
+                unsafe { micro::<$lane, MR, NV, PACKED>(k, a, a_k, a_r, b, b_k, c, ldc, acc, next, next_step) }
             }
             kernel!(@rows PACKED_ROWS, true, [$($v)*], [$($r)*]);
             kernel!(@rows STRIDED_ROWS, false, [$($v)*], [$($r)*]);

@@ -33,6 +33,12 @@ pub(crate) trait Pack<U: Unit>: Sync {
     /// `dst` has room for `ceil(lanes/width)·width·ceil(kc/U::K)` units; the operand's memory is live.
     unsafe fn pack(&self, batch: usize, lane0: usize, lanes: usize, k0: usize, kc: usize, width: usize, dst: *mut U);
 
+    /// Address, lane and k strides and element size, all in bytes, of an operand one of whose
+    /// strides is the element size: for fetching its lines ahead.
+    fn lines(&self, _batch: usize) -> Option<(*const u8, isize, isize, usize)> {
+        None
+    }
+
     /// The operand's address and its lane and k strides, in units, if it lies in memory as units.
     fn direct(&self, _batch: usize) -> Option<(*const U, isize, isize)> {
         None
@@ -60,6 +66,13 @@ impl<U: Unit> Pack<U> for Strided<'_> {
             Matrix { p: self.ptr.at::<u8>(first * size), elem: self.elem, lane: self.lane * size, k: self.k * size };
         // SAFETY: the caller's contract.
         unsafe { pack_matrix(&src, lanes, kc, width, dst) }
+    }
+
+    fn lines(&self, batch: usize) -> Option<(*const u8, isize, isize, usize)> {
+        let size = self.elem.size() as isize;
+        let first = batch_offset(self.batch, batch, self.which);
+        let lines = (self.ptr.at::<u8>(first * size).cast_const(), self.lane * size, self.k * size, size as usize);
+        (self.lane == 1 || self.k == 1).then_some(lines)
     }
 
     fn direct(&self, batch: usize) -> Option<(*const U, isize, isize)> {

@@ -19,7 +19,7 @@ pub(crate) unsafe fn try_small(g: &Gemm, batches: usize, finish: &Finish) -> Res
     }
     // SAFETY: the caller's contract; the instruction set was checked.
     unsafe {
-        if g.a.col == 1 && g.b.row == 1 && (g.m <= 32 || g.n <= 4) && g.k >= 32 {
+        if g.a.col == 1 && g.b.row == 1 && (g.m <= 8 || g.n <= 4) && g.k >= 32 {
             x86::dots(g, batches, finish, isa)?;
             return Ok(true);
         }
@@ -246,9 +246,120 @@ mod x86 {
         unsafe { dot_tile::<D, MR, NR>(q.k, a, q.a_r, b, q.b_c, o, q.o_r, q.o_c, q.acc) }
     }
 
+    /// Columns whose sums are kept while k goes on in blocks, and rows.
+    const COLS: usize = 24;
+    const ROWS: usize = 8;
+
+    /// MR × 6 running sums gain `len` elements of k; with `ahead` it fetches what comes next (six rows from
+    /// there, as long).
+    #[inline(always)]
+    unsafe fn run_tile<D: Dot, const MR: usize, const AHEAD: bool>(
+        len: usize,
+        a: *const u8,
+        a_r: isize,
+        b: *const u8,
+        b_c: isize,
+        ahead: *const u8,
+        sums: &mut [[D::V; COLS]],
+        col: usize,
+    ) {
+        // SAFETY: the caller's operands cover MR and six rows of `len` elements.
+        unsafe {
+            let mut s = [[D::zero(); 6]; MR];
+            for r in 0..MR {
+                for j in 0..6 {
+                    s[r][j] = sums[r][col + j];
+                }
+            }
+            let mut p = 0;
+            while p < len {
+                if AHEAD && p * D::SIZE % 64 == 0 {
+                    for j in 0..6 {
+                        let line = ahead.wrapping_offset(j * b_c).wrapping_add(p * D::SIZE);
+                        _mm_prefetch::<_MM_HINT_T0>(line.cast());
+                    }
+                }
+                let mut av = [D::load(a.add(p * D::SIZE)); MR];
+                for r in 1..MR {
+                    av[r] = D::load(a.wrapping_offset(r as isize * a_r).add(p * D::SIZE));
+                }
+                for j in 0..6 {
+                    let bv = D::load(b.wrapping_offset(j as isize * b_c).add(p * D::SIZE));
+                    for r in 0..MR {
+                        s[r][j] = D::mac(s[r][j], av[r], bv);
+                    }
+                }
+                p += D::N;
+            }
+            for r in 0..MR {
+                for j in 0..6 {
+                    sums[r][col + j] = s[r][j];
+                }
+            }
+        }
+    }
+
+    /// `COLS` columns from `j0`: k in blocks whose part of A stays in the L1 cache, so that B is read once and A not
+    /// from further away for every tile.
+    #[inline(always)]
+    unsafe fn dot_group<D: Dot>(q: &Panel, j0: usize) {
+        let whole = q.k / D::N * D::N;
+        let block = (16384 / (D::SIZE * ROWS)).max(D::N);
+        // SAFETY: rows and columns of the panel; `whole` elements of k, the rest one by one.
+        unsafe {
+            let mut sums = [[D::zero(); COLS]; ROWS];
+            let mut p0 = 0;
+            while p0 < whole {
+                let len = block.min(whole - p0);
+                for t in 0..COLS / 6 {
+                    let at = |j: usize, p: usize| q.b.wrapping_offset(j as isize * q.b_c).wrapping_add(p * D::SIZE);
+                    let b = at(j0 + 6 * t, p0);
+                    let ahead = if t + 1 < COLS / 6 {
+                        at(j0 + 6 * t + 6, p0)
+                    } else if p0 + len < whole {
+                        at(j0, p0 + len)
+                    } else {
+                        at(j0 + COLS, 0)
+                    };
+                    let mut i = 0;
+                    while i < q.m {
+                        let a = q.a.wrapping_offset(i as isize * q.a_r).wrapping_add(p0 * D::SIZE);
+                        let (sums, col) = (&mut sums[i..], 6 * t);
+                        match (q.m - i, i) {
+                            (2.., 0) => run_tile::<D, 2, true>(len, a, q.a_r, b, q.b_c, ahead, sums, col),
+                            (2.., _) => run_tile::<D, 2, false>(len, a, q.a_r, b, q.b_c, ahead, sums, col),
+                            (_, _) => run_tile::<D, 1, false>(len, a, q.a_r, b, q.b_c, ahead, sums, col),
+                        }
+                        i += if q.m - i >= 2 { 2 } else { 1 };
+                    }
+                }
+                p0 += len;
+            }
+            for i in 0..q.m {
+                for (j, s) in sums[i].iter().enumerate() {
+                    let mut v = D::sum(*s);
+                    for p in whole..q.k {
+                        v += D::one(q.a.wrapping_offset(i as isize * q.a_r).add(p * D::SIZE))
+                            * D::one(q.b.wrapping_offset((j0 + j) as isize * q.b_c).add(p * D::SIZE));
+                    }
+                    let o = q.out.wrapping_offset(i as isize * q.o_r + (j0 + j) as isize * q.o_c);
+                    *o = if q.acc { *o + v } else { v };
+                }
+            }
+        }
+    }
+
     #[inline(always)]
     unsafe fn dot_panel<D: Dot>(q: &Panel) {
         let mut j = 0;
+        // Fewer rows are bound by reading B, which longer runs do best.
+        if q.m > 4 && q.m <= ROWS {
+            while j + COLS <= q.n {
+                // SAFETY: a group of the panel's columns.
+                unsafe { dot_group::<D>(q, j) };
+                j += COLS;
+            }
+        }
         // SAFETY: tiles stay within the panel.
         unsafe {
             if q.m == 1 {
@@ -317,8 +428,8 @@ mod x86 {
         let (len, other) = if tall { (g.m, g.n) } else { (g.n, g.m) };
         let bytes = (g.k * len) as u64 * g.b.elem.size() as u64 * batches as u64;
         let cost = (bytes / 10).max((2 * g.m * g.n * g.k * batches) as u64 / 60);
-        // Parts of 128 to 1024: multiples of every tile, small enough to spread.
-        let part = (len / (4 * pool::num_threads())).clamp(126, 1020) / 6 * 6;
+        // Multiples of every tile, small enough to spread.
+        let part = (len / (4 * pool::num_threads())).clamp(120, 1008) / 24 * 24;
         let per = len.div_ceil(part);
         let failed = Mutex::new(None);
         pool::parallel_for(batches * per, cost, &|t| {
@@ -430,6 +541,12 @@ mod x86 {
             let c = q.out.wrapping_offset(r as isize * q.ld);
             let mut j = 0;
             while j + 8 <= q.n {
+                if r == 0 && j * L::SIZE % 64 == 0 {
+                    // The next four rows: at their stride no stream is recognised.
+                    for row in rows {
+                        _mm_prefetch::<_MM_HINT_T0>(row.wrapping_offset(4 * q.b_k).wrapping_add(j * L::SIZE).cast());
+                    }
+                }
                 let b = [
                     L::load8(rows[0].add(j * L::SIZE)),
                     L::load8(rows[1].add(j * L::SIZE)),

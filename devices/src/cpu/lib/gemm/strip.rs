@@ -1,6 +1,6 @@
 //! Strips: one panel of B's columns under all row panels of a block of A.
 
-use super::kernel::{Kernel, MAX_TILE};
+use super::kernel::{Kernel, MAX_TILE, UNROLL};
 use super::pack::Unit;
 use crate::cpu::lib::elem::Scalar;
 
@@ -19,33 +19,72 @@ pub(super) struct Strip<U> {
     pub(super) acc: bool,
 }
 
+/// What is fetched into the caches while the tiles of a strip are computed: `calls` tiles ask for
+/// one row of lines each, `step` bytes apart.
+pub(super) struct Ahead {
+    pub(super) base: *const u8,
+    pub(super) step: isize,
+    /// Tile `q` begins at `base + (q / per)·col + (q % per)·part`.
+    pub(super) per: usize,
+    pub(super) col: isize,
+    pub(super) part: isize,
+    pub(super) calls: usize,
+}
+
+impl Ahead {
+    /// `bytes` from `base` on, with tiles of `len` steps.
+    pub(super) fn line(base: *const u8, bytes: usize, len: usize) -> Ahead {
+        let col = (len / UNROLL).max(1) * 64;
+        Ahead { base, step: 64, per: 1, col: col as isize, part: 0, calls: bytes.div_ceil(col) }
+    }
+
+    /// A matrix of `lanes` × `len` elements of `size` bytes with these byte strides, one of them `size`.
+    pub(super) fn matrix(base: *const u8, lane: isize, k: isize, size: usize, lanes: usize, len: usize) -> Ahead {
+        let slots = (len / UNROLL).max(1);
+        let (step, rows, bytes) = if k == size as isize { (lane, lanes, len * size) } else { (k, len, lanes * size) };
+        let per = rows.div_ceil(slots);
+        Ahead { base, step, per, col: 64, part: step * slots as isize, calls: bytes.div_ceil(64) * per }
+    }
+
+    fn at(&self, q: usize) -> (*const u8, isize) {
+        if q >= self.calls {
+            // Nothing more to fetch: the same line again.
+            return (self.base, 0);
+        }
+        (self.base.wrapping_offset((q / self.per) as isize * self.col + (q % self.per) as isize * self.part), self.step)
+    }
+}
+
+/// `ahead.at(first + i)` goes with row panel i.
+///
 /// # Safety
 /// All panels of the strip and `m` rows of C, row stride `ldc`, are live memory.
 #[inline]
-pub(super) unsafe fn strip_rows<U: Unit, T: Scalar>(kn: &Kernel<U, T>, s: &Strip<U>, m: usize, c: *mut T, ldc: isize) {
+pub(super) unsafe fn strip_rows<U: Unit, T: Scalar>(
+    kn: &Kernel<U, T>,
+    s: &Strip<U>,
+    m: usize,
+    c: *mut T,
+    ldc: isize,
+    ahead: &Ahead,
+    first: usize,
+) {
     let nv = s.w.div_ceil(kn.lanes);
     let table = if s.packed { kn.packed[nv - 1] } else { kn.strided[nv - 1] };
-    let lines = s.len.div_ceil(super::kernel::UNROLL) * 64;
     let ragged = s.w % kn.lanes != 0 && !s.padded;
     for i in (0..m).step_by(kn.mr) {
         let h = kn.mr.min(m - i);
         let a = if s.packed { s.a.wrapping_add(i * s.len) } else { s.a.wrapping_offset(i as isize * s.a_r) };
         let cp = c.wrapping_offset(i as isize * ldc);
-        // The next strip of packed B lies behind this one: each call asks for some of its lines.
-        let ahead = (i / kn.mr) * lines;
-        let next = if ahead < s.len * kn.nr * size_of::<U>() {
-            s.b.wrapping_add(s.len * kn.nr).cast::<u8>().wrapping_add(ahead)
-        } else {
-            a.cast::<u8>()
-        };
+        let (next, step) = ahead.at(first + i / kn.mr);
         // SAFETY: the caller's contract; a ragged strip goes through a full-width temporary.
         unsafe {
             if !ragged {
-                table[h - 1](s.len, a, s.a_k, s.a_r, s.b, s.b_k, cp, ldc, s.acc, next);
+                table[h - 1](s.len, a, s.a_k, s.a_r, s.b, s.b_k, cp, ldc, s.acc, next, step);
                 continue;
             }
             let mut tmp = [T::zero(); MAX_TILE];
-            table[h - 1](s.len, a, s.a_k, s.a_r, s.b, s.b_k, tmp.as_mut_ptr(), kn.nr as isize, false, next);
+            table[h - 1](s.len, a, s.a_k, s.a_r, s.b, s.b_k, tmp.as_mut_ptr(), kn.nr as isize, false, next, step);
             for r in 0..h {
                 let row = cp.wrapping_offset(r as isize * ldc);
                 for (col, &x) in tmp[r * kn.nr..][..s.w].iter().enumerate() {
@@ -63,8 +102,10 @@ pub(crate) struct Panels<U> {
     pub(crate) packed: bool,
     pub(crate) a_r: isize,
     pub(crate) a_k: isize,
-    /// Packed panels of `nr` columns, each `k` units long.
+    /// Packed panels of `nr` columns, each `b_len` units long.
     pub(crate) b: *const U,
+    pub(crate) b_len: usize,
+    /// Units of k that are summed: the first ones of the panels.
     pub(crate) k: usize,
 }
 
@@ -89,14 +130,16 @@ pub(crate) unsafe fn block<U: Unit, T: Scalar>(
             a_r: p.a_r,
             a_k,
             packed: p.packed,
-            b: p.b.wrapping_add(j * p.k),
+            b: p.b.wrapping_add(j * p.b_len),
             b_k: kn.nr as isize,
             len: p.k,
             w,
             padded: true,
             acc,
         };
+        let bytes = p.b_len * kn.nr * size_of::<U>();
+        let ahead = Ahead::line(s.b.cast::<u8>().wrapping_add(bytes), bytes, p.k);
         // SAFETY: the caller's contract.
-        unsafe { strip_rows(kn, &s, m, c.wrapping_add(j), ldc as isize) };
+        unsafe { strip_rows(kn, &s, m, c.wrapping_add(j), ldc as isize, &ahead, 0) };
     }
 }

@@ -294,3 +294,86 @@ fn infinities_do_not_leak_from_padding() {
     unsafe { gemm(&g).unwrap() };
     assert!(c[..600].iter().all(|x| *x == f32::INFINITY) && c[600..].iter().all(|x| *x == 70.0));
 }
+
+/// Every way of dividing the work (see `driver`): bits do not depend on the threads, and a sample
+/// of the elements agrees with plain sums.
+#[test]
+fn every_form_of_the_driver_with_one_thread_and_with_all() {
+    use crate::cpu::pool;
+    use Elem::*;
+    let all = pool::num_threads().max(2);
+    at_levels(&[Isa::Portable, Isa::Avx2, Isa::Avx512Bf16], || {
+        // m, n, k, A transposed, B transposed
+        for &(m, n, k, at, bt) in &[
+            (100, 700, 300, false, true), // flat: B packed strip by strip
+            (100, 700, 300, true, false),
+            (190, 83, 800, false, false),   // flat, ragged, several blocks of k
+            (400, 300, 200, false, true),   // tall, A in place
+            (400, 301, 700, true, true),    // tall, A packed for all, ragged
+            (1700, 40, 350, true, false),   // tall, each task packs its rows
+            (1700, 70, 350, false, true),   // the same, from rows
+            (300, 1000, 4500, false, true), // several chunks of k and passes over columns
+            (210, 20, 20, false, false),    // B in place
+            (2000, 5, 20, true, true),      // fewer columns than a strip
+        ] {
+            for (elem, c, epilogue) in [(F32, F32, false), (F32, BF16, true), (BF16, F32, true), (F16, F16, false)] {
+                if elem != F32 && (m * n * k > 100_000_000 || m == 400) {
+                    continue;
+                }
+                let mut rng = Lcg((m * n + k) as u64);
+                let a: Vec<f64> = (0..m * k).map(|_| rng.small()).collect();
+                let b: Vec<f64> = (0..n * k).map(|_| rng.small()).collect();
+                let c0: Vec<f64> = (0..m * n).map(|_| rng.small()).collect();
+                let (ab, bb) = (write_all(elem, &a), write_all(elem, &b));
+                let strides =
+                    |t: bool, rows: usize, cols: usize| if t { (1, rows as isize) } else { (cols as isize, 1) };
+                let ((ar, ac), (br, bc)) = (strides(at, m, k), strides(bt, k, n));
+                let epi = |t: &Tile| {
+                    for r in 0..t.rows {
+                        for c in 0..t.cols {
+                            // SAFETY: the tile covers rows × cols sums.
+                            unsafe {
+                                *t.ptr.cast::<f32>().offset(r as isize * t.ld + c as isize) += (t.row0 + r) as f32
+                            };
+                        }
+                    }
+                };
+                let run = |threads: usize| {
+                    pool::set_num_threads(threads);
+                    let mut out = write_all(c, &c0);
+                    let g = Gemm {
+                        m,
+                        n,
+                        k,
+                        batch: &[],
+                        a: Operand { ptr: ab.as_ptr(), elem, row: ar, col: ac },
+                        b: Operand { ptr: bb.as_ptr(), elem, row: br, col: bc },
+                        c: Some(Output { ptr: out.as_mut_ptr(), elem: c, ld: n as isize }),
+                        accumulate: true,
+                        epilogue: epilogue.then_some(&epi),
+                    };
+                    // SAFETY: the buffers above cover the operands.
+                    unsafe { gemm(&g).unwrap() };
+                    pool::set_num_threads(all);
+                    out
+                };
+                let (one, two) = (run(1), run(all));
+                assert!(one == two, "{m}x{n}x{k} {elem:?} {c:?}: threads change the result");
+                let got = read_all(c, &one);
+                for _ in 0..500 {
+                    let (i, j) = (rng.below(m), rng.below(n));
+                    let mut s = c0[i * n + j] + if epilogue { i as f64 } else { 0.0 };
+                    for p in 0..k {
+                        s += a[if at { p * m + i } else { i * k + p }] * b[if bt { j * k + p } else { p * n + j }];
+                    }
+                    let tol = if c == F32 { 1e-5 } else { 1e-2 };
+                    assert!(
+                        (got[i * n + j] - s).abs() <= tol * (1.0 + s.abs() + k as f64 * 0.05),
+                        "{m}x{n}x{k} {elem:?} {c:?} [{i},{j}] {} vs {s}",
+                        got[i * n + j]
+                    );
+                }
+            }
+        }
+    });
+}
