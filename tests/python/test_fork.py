@@ -1,6 +1,7 @@
 """Forked children, and processes that end at a bad moment."""
 
 import os
+import textwrap
 
 import pytest
 import torch
@@ -103,8 +104,28 @@ ENDINGS = {
 }
 
 
+EXITS = int(os.environ.get("RSX_TEST_EXITS", "3"))
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_clean_exit(ending):
-    for _ in range(int(os.environ.get("RSX_TEST_EXITS", "3"))):
-        run = python("import torch, rsx\n" + __import__("textwrap").dedent(ENDINGS[ending]))
-        assert "Fatal" not in run.stderr and "Traceback" not in run.stderr, run.stderr
+    """One process from its start, and some forked from one that has only imported (`RSX_TEST_EXITS=100` takes minutes)."""
+    code = textwrap.dedent(ENDINGS[ending])
+    run = python("import torch, rsx\n" + code)
+    assert "Fatal" not in run.stderr and "Traceback" not in run.stderr, run.stderr
+    run = python(
+        f"""
+        import os, sys, torch, rsx
+        code, failed = compile({code!r}, "ending", "exec"), []
+        for n in range({EXITS}):
+            if os.fork() == 0:
+                exec(code, {{"torch": torch, "rsx": rsx}})
+                sys.exit()  # the interpreter is taken down as at the end of a program
+            if status := os.wait()[1]:
+                failed.append((n, status))
+        print("failed:", failed)
+        """,
+        timeout=3600,
+    )
+    assert run.stdout.splitlines()[-1] == "failed: []", run.stdout + run.stderr
+    assert "Fatal" not in run.stderr and "Traceback" not in run.stderr, run.stderr
