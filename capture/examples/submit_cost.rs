@@ -5,7 +5,7 @@
 mod common;
 use common::*;
 use rsx_capture::backend::{Backend, CompileError, MemoryStats, OutOfMemory, RunCost, RunError, Runnable};
-use rsx_capture::{CutCause, Options, Session, Tier};
+use rsx_capture::{CutCause, Identity, Options, Session, Tier};
 use rsx_devices::Buffer;
 use rsx_lazy::lower::GraphPiece;
 use std::sync::Arc;
@@ -25,14 +25,20 @@ impl Runnable for Nothing {
     fn cost(&self) -> RunCost {
         RunCost::default()
     }
+    fn arity(&self) -> (usize, usize, usize) {
+        (0, 0, 0)
+    }
 }
 
 impl Backend for Idle {
     fn compile(&self, _: &GraphPiece) -> Result<Arc<dyn Runnable>, CompileError> {
         Ok(Arc::new(Nothing))
     }
-    fn identity(&self) -> String {
-        "idle".into()
+    fn restore(&self, _: &[u8]) -> Result<Arc<dyn Runnable>, String> {
+        Ok(Arc::new(Nothing))
+    }
+    fn identity(&self) -> Identity {
+        Identity::default()
     }
     fn allocate(&self, bytes: usize) -> Result<Buffer, OutOfMemory> {
         self.0.allocate(bytes)

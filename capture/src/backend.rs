@@ -1,4 +1,5 @@
 //! What a session needs of a device: memory, and programs made from graphs.
+use crate::key::Identity;
 use rsx_devices::Buffer;
 use rsx_lazy::EngineErrorKind;
 use rsx_lazy::lower::GraphPiece;
@@ -9,9 +10,13 @@ pub trait Backend: Send + Sync {
     /// Compiles one piece. May take long; may be called on several threads.
     fn compile(&self, piece: &GraphPiece) -> Result<Arc<dyn Runnable>, CompileError>;
 
-    /// Everything besides the graph that decides what code comes out, as text: device, CPU features, compiler version,
-    /// options. Part of every key.
-    fn identity(&self) -> String;
+    /// A program from what [`Runnable::to_bytes`] gave, perhaps in another process with an equal identity. Errors say
+    /// what is wrong with the bytes.
+    fn restore(&self, bytes: &[u8]) -> Result<Arc<dyn Runnable>, String>;
+
+    /// Everything besides the trace that decides what code comes out. Part of every key. The front end fills its own
+    /// field in.
+    fn identity(&self) -> Identity;
 
     /// Memory of at least `bytes` bytes, contents unspecified.
     fn allocate(&self, bytes: usize) -> Result<Buffer, OutOfMemory>;
@@ -36,6 +41,14 @@ pub trait Runnable: Send + Sync {
 
     /// What one run does.
     fn cost(&self) -> RunCost;
+
+    /// Numbers of inputs, scalars and results.
+    fn arity(&self) -> (usize, usize, usize);
+
+    /// The program for [`Backend::restore`]; none if it cannot be stored. Equal programs give equal bytes.
+    fn to_bytes(&self) -> Option<Vec<u8>> {
+        None
+    }
 }
 
 /// Work of one run.

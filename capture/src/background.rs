@@ -16,8 +16,6 @@ pub(crate) struct CompileJob {
     /// A skeleton: it holds no memory of the user's.
     pub(crate) trace: Trace,
     pub(crate) live: Vec<bool>,
-    /// What differs from the closest known key, for the log.
-    pub(crate) why: String,
 }
 
 /// A bounded queue and the threads that serve it.
@@ -55,6 +53,6 @@ fn serve(shared: &Arc<Shared>, jobs: &Receiver<CompileJob>) {
         if shared.is_closed() {
             return;
         }
-        segment::compile(shared, &job.entry, &job.trace, &job.live, &job.why);
+        segment::compile(shared, &job.entry, &job.trace, &job.live);
     }
 }

@@ -1,5 +1,5 @@
 //! The program cache in memory: what is known of every segment seen.
-use crate::key::{Ingredient, Key};
+use crate::key::Key;
 use crate::schedule::Schedule;
 use crate::segment::CompiledSegment;
 use ahash::AHashMap;
@@ -171,11 +171,6 @@ impl ProgramCache {
         entry
     }
 
-    /// The ingredients in which `key` differs from the known key closest to it; none if there is no other key.
-    pub(crate) fn explain(&self, key: &Key) -> Option<Vec<Ingredient>> {
-        self.lock().keys().filter(|k| *k != key).map(|k| k.differences(key)).min_by_key(Vec::len)
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }
@@ -197,10 +192,12 @@ fn evict(entries: &mut AHashMap<Key, Arc<Entry>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::{Environment, Identity};
     use rsx_lazy::Trace;
 
     fn key(n: u128) -> Key {
-        Key::of(&Trace { hash: n, ..Trace::default() }, &[], 0)
+        let trace = Trace { refs: vec![n as u32], ..Trace::default() };
+        Key::of(&trace, &[], Environment::new(&Identity::default()))
     }
 
     #[test]
@@ -224,6 +221,5 @@ mod tests {
         assert!(e.start());
         e.settle(None);
         assert!(e.has_failed() && !e.start());
-        assert_eq!(cache.explain(&key(2)), Some(vec![Ingredient::Ops]));
     }
 }

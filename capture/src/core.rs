@@ -2,7 +2,7 @@
 use crate::background::{CompileJob, CompileQueue};
 use crate::cache::{Entry, ProgramCache};
 use crate::executor::{Job, SegmentJob};
-use crate::key::Key;
+use crate::key::{Environment, Key};
 use crate::metrics::Counters;
 use crate::recording::Tap;
 use crate::segment;
@@ -10,6 +10,7 @@ use crate::shared::Shared;
 use crate::timeline::{self, Lane};
 use crate::{CutCause, Tier};
 use crossbeam_channel::Sender;
+use rsx_devices::store::{DiskStore, EntryKind};
 use rsx_lazy::{FrameId, SegmentSink, Trace};
 use std::sync::{Arc, Mutex};
 
@@ -19,8 +20,8 @@ pub(crate) struct Core {
     /// Dropped at shutdown, which ends the compile threads.
     pub(crate) compiles: Mutex<Option<CompileQueue>>,
     pub(crate) queue: Sender<Job>,
-    /// The device's ingredient of keys.
-    pub(crate) device: u128,
+    /// The ingredients of keys that do not come from traces.
+    pub(crate) environment: Environment,
     /// Set while somebody wants copies of what is submitted.
     pub(crate) tap: Tap,
 }
@@ -45,7 +46,8 @@ impl SegmentSink for Core {
         let cause = CutCause::parse(cause);
         shared.report.cut(cause.unwrap_or(CutCause::Unsupported), frame.0);
         Counters::add(&shared.counters.segments, 1);
-        let key = Key::of(&trace, &live, self.device);
+        let key = Key::of(&trace, &live, self.environment);
+        tracing::trace!(target: "rsx::cut", %key);
         self.tap.submitted(&trace, &live, key);
         let entry = self.cache.see(key);
         let tier = shared.tier();
@@ -56,10 +58,10 @@ impl SegmentSink for Core {
         if entry.sightings() == 2 && entry.is_foreseen() {
             shared.foresight.came_true();
         }
-        self.promote(tier, recurs, &entry, &trace, &live);
+        let load = self.promote(tier, recurs, &entry, &trace, &live);
         shared.completion.segment_queued();
         let (compiled, patient) = (tier != Tier::Eager, tier == Tier::Auto);
-        let job = SegmentJob { trace, live, entry, compiled, patient, replay: None };
+        let job = SegmentJob { trace, live, entry, compiled, load, patient, replay: None };
         if self.queue.send(Job::Segment(Box::new(job))).is_err() {
             // The executor is gone, so the session is closed: waiting gives that error.
             tracing::debug!(target: "rsx::cut", "a segment was cut after shutdown");
@@ -79,48 +81,51 @@ impl SegmentSink for Core {
 }
 
 impl Core {
-    /// Sees to it that the segment has a program, or gets one, as the tier wants.
-    pub(crate) fn promote(&self, tier: Tier, recurs: bool, entry: &Arc<Entry>, trace: &Trace, live: &[bool]) {
+    /// Sees to it that the segment has a program, or gets one, as the tier wants. True: the executor is to load it from
+    /// disk before it runs the segment.
+    pub(crate) fn promote(&self, tier: Tier, recurs: bool, entry: &Arc<Entry>, trace: &Trace, live: &[bool]) -> bool {
+        let shared = &self.shared;
         if tier == Tier::Eager {
-            return;
+            return false;
         }
         if entry.program().is_some() {
-            return Counters::add(&self.shared.counters.cache_hits, 1);
+            Counters::add(&shared.counters.cache_hits, 1);
+            if shared.check {
+                segment::check(shared, entry, trace, live);
+            }
+            return false;
         }
         if entry.has_failed() {
-            return;
+            return false;
         }
         match tier {
             Tier::Eager => {}
             Tier::Compiled => {
                 // Somebody else may be compiling it already: the tier was changed. Twice is no harm.
                 entry.start();
-                segment::compile(&self.shared, entry, trace, live, &self.why(entry));
+                segment::compile(shared, entry, trace, live);
             }
             Tier::Auto => {
+                // Loading takes milliseconds: the executor would wait for it anyway, the user's thread need not.
+                if entry.sightings() == 1 {
+                    let stored = |s: &Arc<DiskStore>| s.has(EntryKind::Program, entry.key.hash());
+                    if shared.store.as_ref().is_some_and(stored) {
+                        return entry.start();
+                    }
+                }
                 if !recurs {
-                    return;
+                    return false;
                 }
                 let compiles = self.compiles.lock().unwrap_or_else(|e| e.into_inner());
-                let Some(queue) = compiles.as_ref().filter(|q| q.has_room()) else { return };
+                let Some(queue) = compiles.as_ref().filter(|q| q.has_room()) else { return false };
                 if entry.start() {
                     if entry.sightings() == 1 {
                         entry.foresee();
                     }
-                    let (trace, live, why) = (trace.skeleton(), live.to_vec(), self.why(entry));
-                    queue.push(CompileJob { entry: entry.clone(), trace, live, why });
+                    queue.push(CompileJob { entry: entry.clone(), trace: trace.skeleton(), live: live.to_vec() });
                 }
             }
         }
-    }
-
-    fn why(&self, entry: &Entry) -> String {
-        match self.cache.explain(&entry.key) {
-            None => "the first segment".into(),
-            Some(d) => {
-                let names: Vec<&str> = d.iter().map(|i| i.name()).collect();
-                format!("differs from the closest known segment in: {}", names.join(", "))
-            }
-        }
+        false
     }
 }

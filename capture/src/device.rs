@@ -1,6 +1,8 @@
 //! The real backend: the compiler's middle end above a device.
+use crate::key::Identity;
 use crate::timeline::{self, Event, Lane};
 use crate::{Backend, CompileError, MemoryStats, OutOfMemory, RunCost, RunError, Runnable};
+use rsx_compiler::program::Program;
 use rsx_compiler::{CompileOptions, compile};
 use rsx_devices::cpu::CpuDevice;
 use rsx_devices::memory::OutOfMemory as PoolError;
@@ -34,8 +36,24 @@ impl Backend for DeviceBackend {
         Ok(Arc::new(Compiled(executable)))
     }
 
-    fn identity(&self) -> String {
-        format!("{} passes={}", self.device.identity(), self.options.passes.join(","))
+    fn restore(&self, bytes: &[u8]) -> Result<Arc<dyn Runnable>, String> {
+        let program: Program = postcard::from_bytes(bytes).map_err(|e| e.to_string())?;
+        if cfg!(debug_assertions) {
+            rsx_compiler::buffers::check::check(&program)?;
+        }
+        let executable = self.device.compile(Arc::new(program)).map_err(|e| e.to_string())?;
+        Ok(Arc::new(Compiled(executable)))
+    }
+
+    fn identity(&self) -> Identity {
+        let (i, o) = (self.device.identity(), &self.options);
+        Identity {
+            device: i.device,
+            compiler: format!("{} {}", i.compiler, env!("RSX_LOWERING_SOURCES")),
+            library: i.library,
+            options: format!("passes={} {:?} {:?}", o.passes.join(","), o.model, o.limits),
+            front_end: String::new(),
+        }
     }
 
     fn allocate(&self, bytes: usize) -> Result<Buffer, OutOfMemory> {
@@ -93,6 +111,15 @@ impl Runnable for Compiled {
     fn cost(&self) -> RunCost {
         let cost = self.0.cost();
         RunCost { kernels: cost.kernels + cost.library_calls, bytes_moved: cost.bytes_moved }
+    }
+
+    fn arity(&self) -> (usize, usize, usize) {
+        let p = self.0.program();
+        (p.params.len(), p.n_scalars as usize, p.results.len())
+    }
+
+    fn to_bytes(&self) -> Option<Vec<u8>> {
+        postcard::to_allocvec(self.0.program()).ok()
     }
 }
 

@@ -2,7 +2,6 @@
 use crate::memory;
 use crate::metrics::Counters;
 use crate::run::Run;
-use crate::schedule::writes_of;
 use crate::shared::{Shared, panic_text};
 use crate::timeline::{self, Lane};
 use rsx_devices::Buffer;
@@ -79,7 +78,7 @@ fn skip(run: &Run<'_>, n: usize, fault: &Arc<Fault>) {
     for &i in run.trace.outputs(&run.trace.nodes[n]) {
         run.fail(i, fault);
     }
-    for i in writes_of(run.trace, n) {
+    for i in run.trace.writes(&run.trace.nodes[n]) {
         run.fail(i, fault);
     }
 }

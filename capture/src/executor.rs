@@ -6,6 +6,7 @@ use crate::metrics::Counters;
 use crate::replay::Replay;
 use crate::run::Run;
 use crate::schedule::Schedule;
+use crate::segment;
 use crate::shared::{Shared, panic_text};
 use crate::timeline::{self, Lane};
 use crossbeam_channel::Receiver;
@@ -36,6 +37,8 @@ pub(crate) struct SegmentJob {
     pub(crate) entry: Arc<Entry>,
     /// Run the program if there is one by then.
     pub(crate) compiled: bool,
+    /// Its program is on disk and to be loaded first.
+    pub(crate) load: bool,
     /// Wait for a compile that goes on, if that pays.
     pub(crate) patient: bool,
     /// Where the job goes back to, to be used again, with the data words it was filled with.
@@ -82,6 +85,9 @@ pub(crate) fn serve(shared: &Arc<Shared>, jobs: &Receiver<Job>) {
 
 fn segment(shared: &Shared, job: &SegmentJob) {
     let trace = &job.trace;
+    if job.load {
+        segment::load(shared, &job.entry, trace, &job.live);
+    }
     if job.patient && job.entry.program().is_none() {
         await_compile(shared, job);
     }

@@ -44,7 +44,7 @@ impl Session {
     /// Replaces the whole contents of `storage` by `src`, which must be as long. Never cuts: what is recorded or in
     /// flight goes on reading the old contents. `src` may be reused on return.
     pub fn upload(&self, storage: &Arc<Storage>, src: &[u8], frame: FrameId) -> Result<(), SessionError> {
-        self.shared().check()?;
+        self.shared().check_open()?;
         if src.len() != storage.nbytes() {
             let (have, want) = (src.len(), storage.nbytes());
             return Err(SessionError::Usage(format!("upload of {have} bytes into a storage of {want}")));
@@ -99,7 +99,7 @@ impl Session {
     /// Sets the size of `storage` to `nbytes`, keeping the contents as far as they fit. Waits for all users unless the
     /// storage has no memory and no user yet. An exposed storage that grows moves: expose it again.
     pub fn resize(&self, storage: &Storage, nbytes: usize, frame: FrameId) -> Result<(), SessionError> {
-        self.shared().check()?;
+        self.shared().check_open()?;
         let old = storage.nbytes();
         if nbytes == old {
             return Ok(());
@@ -124,7 +124,7 @@ impl Session {
 
     /// Waits until nothing recorded or in flight reads or writes `storage`.
     fn wait_for_users(&self, storage: &Storage, cause: CutCause, frame: FrameId) -> Result<(), SessionError> {
-        self.shared().check()?;
+        self.shared().check_open()?;
         if self.recorder.is_used(storage) {
             self.recorder.cut(cause.name(), frame);
         }

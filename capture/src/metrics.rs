@@ -20,6 +20,12 @@ pub struct Metrics {
     pub compile_seconds: f64,
     /// Segments whose program was found ready.
     pub cache_hits: u64,
+    /// Programs that came from the disk cache.
+    pub disk_hits: u64,
+    /// Entries of the disk cache that could not be used and were removed.
+    pub disk_rejects: u64,
+    /// Programs that a second compile did not reproduce (`RSX_CHECK`).
+    pub check_failures: u64,
     /// Segments that ran op by op.
     pub eager_runs: u64,
     /// Ops that ran through the eager engine.
@@ -82,6 +88,8 @@ counters!(
     compile_failures,
     compile_nanos,
     cache_hits,
+    disk_hits,
+    check_failures,
     eager_runs,
     eager_ops,
     throttles,

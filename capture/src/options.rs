@@ -1,7 +1,9 @@
 //! Options of a session.
 use crate::FaultPoint;
+use rsx_devices::store::DiskStore;
 use rsx_lazy::record::Limits;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// How segments are run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -51,6 +53,12 @@ pub struct Options {
     pub cache_capacity: usize,
     /// Bytes of outside writes that may wait in the executor's queue before another one waits.
     pub queued_write_bytes: usize,
+    /// Where programs outlive the process.
+    pub store: Option<Arc<DiskStore>>,
+    /// Who predicts outputs' metadata, with its version: an ingredient of keys.
+    pub front_end: String,
+    /// Compile again at every hit and compare: finds what keys leave out. Slow.
+    pub check: bool,
     /// Faults to inject, for tests: the n-th occurrence (from 1) fails.
     pub faults: Vec<(FaultPoint, u64)>,
 }
@@ -65,16 +73,21 @@ impl Default for Options {
             compile_queue: 32,
             cache_capacity: 2048,
             queued_write_bytes: 1 << 30,
+            store: None,
+            front_end: String::new(),
+            check: false,
             faults: Vec::new(),
         }
     }
 }
 
 impl Options {
-    /// Defaults overridden by `RSX_TIER` and `RSX_FAULT`. Errors name the variable.
+    /// The user's disk cache, and defaults overridden by `RSX_TIER`, `RSX_CHECK` and `RSX_FAULT`. Errors name the
+    /// variable.
     pub fn from_env() -> Result<Options, String> {
         let var = |name: &str| std::env::var(name).ok().filter(|v| !v.trim().is_empty());
-        let mut options = Options::default();
+        let mut options = Options { store: DiskStore::shared().cloned(), ..Options::default() };
+        options.check = var("RSX_CHECK").is_some_and(|v| v.trim() != "0");
         if let Some(tier) = var("RSX_TIER") {
             options.tier = tier.trim().parse().map_err(|e| format!("RSX_TIER: {e}"))?;
         }

@@ -194,7 +194,8 @@ impl Recording {
 
     /// The op that makes storage `index`, or first uses it.
     pub(crate) fn producer(&self, index: u32) -> Option<(&str, FrameId)> {
-        let makes = |n: &&rsx_lazy::Node| self.trace.outputs(n).contains(&index) || self.trace.inputs(n).contains(&index);
+        let makes =
+            |n: &&rsx_lazy::Node| self.trace.outputs(n).contains(&index) || self.trace.inputs(n).contains(&index);
         self.trace.nodes.iter().find(makes).map(|n| (n.sig.op.name.as_str(), n.frame))
     }
 

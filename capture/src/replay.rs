@@ -98,7 +98,9 @@ impl Replay {
                 roles.push((i32, Role::Argument(k)));
                 continue;
             }
-            if let Some((s, hash)) = recording.constants.iter().find(|(s, _)| Arc::as_ptr(&s.0) == recording.storages[i].as_ptr()) {
+            if let Some((s, hash)) =
+                recording.constants.iter().find(|(s, _)| Arc::as_ptr(&s.0) == recording.storages[i].as_ptr())
+            {
                 let (op, frame) = recording.first_use(i32);
                 let at = place(frame);
                 let same = before.is_none_or(|b| {
@@ -106,10 +108,14 @@ impl Replay {
                     old.is_some_and(|(_, h)| h == hash)
                 });
                 if !same {
-                    return Err(Unstable(format!("{op} at {at} reads host data that changes from call to call: make it an argument on the device")));
+                    return Err(Unstable(format!(
+                        "{op} at {at} reads host data that changes from call to call: make it an argument on the device"
+                    )));
                 }
                 if used.written {
-                    return Err(Unstable(format!("{op} at {at} writes a tensor made from host data during the call: make it an argument, or a tensor made outside")));
+                    return Err(Unstable(format!(
+                        "{op} at {at} writes a tensor made from host data during the call: make it an argument, or a tensor made outside"
+                    )));
                 }
                 roles.push((i32, Role::Constant(s.clone())));
                 continue;
@@ -138,7 +144,10 @@ impl Replay {
         let draws = recording.draws();
         let foreign = |&(s, o): &(u32, u32)| word(s) != seed || word(o).wrapping_sub(offset) >= advance;
         if draws.iter().any(foreign) {
-            return Err(Unstable("random numbers are drawn from a generator other than the default one, or it is seeded in the function".into()));
+            return Err(Unstable(
+                "random numbers are drawn from a generator other than the default one, or it is seeded in the function"
+                    .into(),
+            ));
         }
         let draws = draws.into_iter().map(|(s, o)| (s, o, word(o).wrapping_sub(offset))).collect();
         let entry = session.core.cache.see(recording.key);
@@ -200,7 +209,15 @@ impl Replay {
                 let mut trace = self.recording.trace.skeleton();
                 trace.data.copy_from_slice(&data);
                 let live = self.recording.live.clone();
-                Box::new(SegmentJob { trace, live, entry: self.entry.clone(), compiled: true, patient: false, replay: None })
+                Box::new(SegmentJob {
+                    trace,
+                    live,
+                    entry: self.entry.clone(),
+                    compiled: true,
+                    load: false,
+                    patient: false,
+                    replay: None,
+                })
             }
         };
         job.replay = Some((self.clone(), data));
@@ -247,7 +264,7 @@ impl Session {
         args: &ReplayArgs<'_>,
     ) -> Result<Option<SmallVec<[Arc<Storage>; 8]>>, SessionError> {
         let shared = self.shared();
-        shared.check()?;
+        shared.check_open()?;
         for (k, s) in args.storages.iter().enumerate() {
             let at = Arc::as_ptr(s);
             // Aliases are part of what was recorded.
@@ -330,7 +347,7 @@ impl Core {
         shared.report.cut(CutCause::Jit, frame.0);
         Counters::add(&shared.counters.segments, 1);
         Counters::add(&shared.counters.replays, 1);
-        self.promote(tier, true, &replay.entry, &job.trace, &job.live);
+        job.load = self.promote(tier, true, &replay.entry, &job.trace, &job.live);
         shared.completion.segment_queued();
         if self.queue.send(Job::Segment(job)).is_err() {
             tracing::debug!(target: "rsx::cut", "a replay was submitted after shutdown");

@@ -14,25 +14,13 @@ impl Schedule {
     /// `live[i]`: storage i is a result.
     pub(crate) fn new(trace: &Trace, live: &[bool]) -> Schedule {
         let n = trace.nodes.len();
-        let mut wanted = live.to_vec();
-        let mut needed = vec![false; n];
+        let needed = trace.needed(live);
         // The last needed node that uses a storage; a result stays.
         let mut dies_after = vec![0u32; live.len()];
         let mut seen = live.to_vec();
-        // Backwards: a node matters if somebody wants what it makes or writes; then it wants what it reads. A node
-        // that makes and writes nothing is there for its effect (an assertion).
-        for (k, node) in trace.nodes.iter().enumerate().rev() {
-            let (inputs, outputs) = (trace.inputs(node), trace.outputs(node));
-            let writes = writes_of(trace, k);
-            let effect = outputs.is_empty() && writes.is_empty() && node.sig.outs.is_empty();
-            let hit = |i: &u32| wanted[*i as usize];
-            if !(effect || outputs.iter().any(hit) || writes.iter().any(hit)) {
-                continue;
-            }
-            needed[k] = true;
-            for &i in inputs.iter().chain(outputs) {
+        for (k, node) in trace.nodes.iter().enumerate().rev().filter(|(k, _)| needed[*k]) {
+            for &i in trace.inputs(node).iter().chain(trace.outputs(node)) {
                 let i = i as usize;
-                wanted[i] = true;
                 if !seen[i] {
                     seen[i] = true;
                     dies_after[i] = k as u32;
@@ -65,19 +53,4 @@ impl Schedule {
     pub(crate) fn frees_in(&self, range: &std::ops::Range<usize>) -> &[u32] {
         &self.frees[self.frees_of[range.start] as usize..self.frees_of[range.end] as usize]
     }
-}
-
-/// Trace indices of the storages that node `k` writes in place.
-pub(crate) fn writes_of(trace: &Trace, k: usize) -> smallvec::SmallVec<[u32; 4]> {
-    let node = &trace.nodes[k];
-    let mut out = smallvec::SmallVec::new();
-    let record = trace.inputs(node);
-    // Undecodable arguments: everything the record names counts as written, so that nothing is skipped.
-    let Ok(args) = node.sig.args() else { return record.into() };
-    for i in node.sig.op.writes() {
-        if let Some(arg) = args.get(i) {
-            arg.tensors(&mut |t| out.extend(record.get(t.storage as usize).copied()));
-        }
-    }
-    out
 }

@@ -5,7 +5,7 @@ use crate::background::CompileQueue;
 use crate::cache::ProgramCache;
 use crate::core::Core;
 use crate::executor::{self, Job};
-use crate::key::Key;
+use crate::key::{Environment, Identity};
 use crate::shared::{BlockingSection, Shared};
 use crate::timeline::{self, Lane};
 use crate::{Backend, CutCause, FallbackKind, FaultPoint, Metrics, Options, SessionError, Tier};
@@ -34,7 +34,7 @@ impl Session {
         engine: Arc<dyn EagerEngine>,
         options: Options,
     ) -> Result<Session, SessionError> {
-        let device = Key::device(&backend.identity());
+        let identity = Identity { front_end: options.front_end.clone(), ..backend.identity() };
         let shared = Arc::new(Shared::new(backend, engine, &options));
         let (queue, jobs) = unbounded();
         shared.spawn("rsx-executor", move |shared| executor::serve(shared, &jobs))?;
@@ -44,7 +44,7 @@ impl Session {
             cache: ProgramCache::new(options.cache_capacity),
             compiles: Mutex::new(Some(compiles)),
             queue,
-            device,
+            environment: Environment::new(&identity),
             tap: Default::default(),
         });
         Ok(Session { recorder: Recorder::new(core.clone(), options.limits), core, ops: OpTable::default() })
@@ -72,14 +72,14 @@ impl Session {
 
     /// Submits what is recorded. Does not wait for it, except while too many segments are in flight.
     pub fn cut(&self, cause: CutCause, frame: FrameId) -> Result<(), SessionError> {
-        self.shared().check()?;
+        self.shared().check_open()?;
         self.recorder.cut(cause.name(), frame);
         Ok(())
     }
 
     /// Cuts before the next op is recorded: see [`Recorder::cut_before_next`].
     pub fn cut_before_next(&self, cause: CutCause, frame: FrameId) -> Result<(), SessionError> {
-        self.shared().check()?;
+        self.shared().check_open()?;
         self.recorder.cut_before_next(cause.name(), frame);
         Ok(())
     }
@@ -98,7 +98,7 @@ impl Session {
     /// Errors with the fault that keeps the value from being had (every time), or with an older fault of the same
     /// device that nobody has seen yet (once).
     pub fn wait_for(&self, storage: &Storage, cause: CutCause, frame: FrameId) -> Result<(), SessionError> {
-        self.shared().check()?;
+        self.shared().check_open()?;
         if self.recorder.is_recorded(storage) {
             self.recorder.cut(cause.name(), frame);
         }
@@ -125,7 +125,7 @@ impl Session {
         if shared.completion.done() >= sequence {
             return Ok(());
         }
-        shared.check()?;
+        shared.check_open()?;
         Err(SessionError::Internal("the executor has ended".into()))
     }
 
@@ -164,7 +164,7 @@ impl Session {
 
     /// Waits for a ticket.
     pub fn event_wait(&self, ticket: u64, frame: FrameId) -> Result<(), SessionError> {
-        self.shared().check()?;
+        self.shared().check_open()?;
         self.wait_sequence(ticket, CutCause::Event, frame)
     }
 
@@ -191,6 +191,11 @@ impl Session {
         &self.shared().report
     }
 
+    /// All compiles with their reasons, as text.
+    pub fn explain(&self) -> String {
+        self.shared().compiles.text(self.frames())
+    }
+
     /// Counts an op that ran at once on the host; warns the first time.
     pub fn note_fallback(&self, op: &str, reason: &str, kind: FallbackKind, frame: FrameId) {
         self.report().fallback(op, reason, kind, frame.0);
@@ -212,6 +217,9 @@ impl Session {
             compile_failures: c.compile_failures.load(Relaxed),
             compile_seconds: seconds(&c.compile_nanos),
             cache_hits: c.cache_hits.load(Relaxed),
+            disk_hits: c.disk_hits.load(Relaxed),
+            disk_rejects: shared.store.as_ref().map_or(0, |s| s.stats().damaged),
+            check_failures: c.check_failures.load(Relaxed),
             eager_runs: c.eager_runs.load(Relaxed),
             eager_ops: c.eager_ops.load(Relaxed),
             calls: c.calls(),
@@ -239,6 +247,7 @@ impl Session {
         let recorded = self.recorder.stats();
         self.shared().counters.reset(recorded.records, recorded.signatures);
         self.report().reset();
+        self.shared().compiles.reset();
         self.shared().backend.reset_peak();
     }
 

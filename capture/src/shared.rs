@@ -1,4 +1,5 @@
 //! What the user's threads, the executor and the compile threads of a session share.
+use crate::compiles::Compiles;
 use crate::completion::Completion;
 use crate::error::Faults;
 use crate::foresight::Foresight;
@@ -6,6 +7,7 @@ use crate::inject::Injection;
 use crate::metrics::Counters;
 use crate::{Backend, FaultPoint, OutOfMemory, SessionError, Tier};
 use rsx_devices::Buffer;
+use rsx_devices::store::DiskStore;
 use rsx_graphbreak::Report;
 use rsx_lazy::{EagerEngine, EngineErrorKind, Fault, FrameId};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*};
@@ -24,6 +26,9 @@ pub(crate) struct Shared {
     pub(crate) report: Report,
     pub(crate) faults: Faults,
     pub(crate) inject: Injection,
+    pub(crate) compiles: Compiles,
+    pub(crate) store: Option<Arc<DiskStore>>,
+    pub(crate) check: bool,
     pub(crate) max_in_flight: usize,
     pub(crate) max_queued_bytes: usize,
     tier: AtomicU8,
@@ -52,6 +57,9 @@ impl Shared {
             report: Report::default(),
             faults: Faults::default(),
             inject: Injection::default(),
+            compiles: Compiles::default(),
+            store: options.store.clone(),
+            check: options.check,
             max_in_flight: options.in_flight.max(1),
             max_queued_bytes: options.queued_write_bytes,
             tier: AtomicU8::new(options.tier as u8),
@@ -106,7 +114,7 @@ impl Shared {
     }
 
     /// May this call go on?
-    pub(crate) fn check(&self) -> Result<(), SessionError> {
+    pub(crate) fn check_open(&self) -> Result<(), SessionError> {
         if self.is_forked() {
             return Err(SessionError::BadFork);
         }

@@ -3,6 +3,7 @@
 //! A list of thunks over one buffer plan. Every tensor has a place ([`Place`]); thunks name the places they read and
 //! write, with the strides to walk them, so that a device needs no graph to run a program.
 use crate::ir::{Attrs, DType, Dims, Graph, OpKind, TensorType};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 pub mod depend;
@@ -10,7 +11,7 @@ pub(crate) mod emit;
 pub mod reference;
 
 /// Where a tensor lives while the program runs. Offsets are bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Place {
     /// Tensor input number n (index into [`Program::params`]).
     Param(u32),
@@ -26,7 +27,7 @@ pub enum Place {
 }
 
 /// A strided tensor at a place; `offset` and `strides` are in elements.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct View {
     pub place: Place,
     pub dtype: DType,
@@ -60,7 +61,7 @@ pub type KernelId = u32;
 /// written is read again: this holds for loop kernels; for epilogues (of the epilogue's inputs, never the contraction's
 /// operands: sums must not be kept in the outputs); for column kernels (inputs of the reduced space that only ops of the
 /// reduced space read); and for row kernels, where a point is a whole row: results are written in a last walk.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KernelCall {
     pub kernel: KernelId,
     pub inputs: Vec<View>,
@@ -70,7 +71,7 @@ pub struct KernelCall {
 }
 
 /// One step of a program.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Thunk {
     /// A generated kernel.
     Kernel(KernelCall),
@@ -111,7 +112,7 @@ pub enum Thunk {
 }
 
 /// A generated kernel: the fusion it computes. Structurally equal bodies are stored once.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KernelSpec {
     pub name: String,
     /// The body with its kind; the device lowers it through [`crate::kernel`].
@@ -120,7 +121,7 @@ pub struct KernelSpec {
 }
 
 /// A result of a program.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ResultSpec {
     pub ty: TensorType,
     /// The result is written into this parameter's memory (donation was taken up): [`Place::Result`] of this result and
@@ -129,7 +130,7 @@ pub struct ResultSpec {
 }
 
 /// The compiled form of a graph, before a device generates code for its kernels.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Program {
     pub name: String,
     /// Tensor inputs in order (runtime scalars are not among them).

@@ -194,7 +194,7 @@ fn thread_time() -> f64 {
 /// Fastest of several runs, seconds, and the compile's milliseconds of processor time.
 fn measure(c: &Case, memory: &MemoryPool) -> (f64, f64) {
     let begin = thread_time();
-    let kernel = Kernel::compile(&c.spec, Target::host(), !c.alias.is_empty()).expect("the kernel compiles");
+    let kernel = Kernel::compile(&c.spec, Target::host(), !c.alias.is_empty(), None).expect("the kernel compiles");
     let compile = (thread_time() - begin) * 1e3;
     let body = &c.spec.body;
     let mut blocks: Vec<Block> = Vec::new();

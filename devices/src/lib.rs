@@ -4,6 +4,7 @@ pub mod cpu;
 mod error;
 pub mod memory;
 pub mod null;
+pub mod store;
 
 pub use buffer::{Buffer, Memory, OutOfRange};
 pub use error::DeviceError;
@@ -17,9 +18,8 @@ pub trait Device: Send + Sync {
     /// Short name, such as `cpu`.
     fn name(&self) -> &str;
 
-    /// Everything that decides what code comes out of a program, as text: level, code generator and its version. Part of
-    /// the key under which programs are cached.
-    fn identity(&self) -> String;
+    /// Everything that decides what code comes out of a program. Part of the key under which programs are cached.
+    fn identity(&self) -> Identity;
 
     /// The pool that all memory of the device comes from.
     fn memory(&self) -> &MemoryPool;
@@ -31,6 +31,17 @@ pub trait Device: Send + Sync {
 
     /// Generates the code of a program. May be called on several threads.
     fn compile(&self, program: Arc<Program>) -> Result<Arc<dyn Executable>, DeviceError>;
+}
+
+/// What makes two devices' code interchangeable, as text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// The device and the features of the processor that code is made for.
+    pub device: String,
+    /// The compiler and the code generator: versions and sources.
+    pub compiler: String,
+    /// The library of kernels that programs call.
+    pub library: String,
 }
 
 /// A program ready to run, any number of times.

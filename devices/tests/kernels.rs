@@ -175,7 +175,7 @@ fn epilogues() {
     let pool = MemoryPool::new(None);
     for target in targets() {
         let spec = KernelSpec { name: s.name.clone(), kind: FusionKind::Epilogue, body: Arc::new(s.graph.clone()) };
-        let kernel = Kernel::compile(&spec, target, false).unwrap();
+        let kernel = Kernel::compile(&spec, target, false, None).unwrap();
         let mut blocks: Vec<Block> = s.args.iter().map(|a| block(&pool, &a.bytes)).collect();
         blocks.extend(s.graph.result_types().iter().map(|t| block(&pool, &vec![0xAA; t.bytes() as usize])));
         let args: Vec<*mut u8> = blocks.iter().map(Block::as_ptr).collect();

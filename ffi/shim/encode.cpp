@@ -42,6 +42,16 @@ thread_local IndexTable t_index;
 
 }  // namespace
 
+void Words::grow(size_t n) {
+  const size_t used = size();
+  const bool first = begin_ == few_;
+  many_.resize(std::max(2 * used, used + n));
+  if (first) std::copy(few_, few_ + used, many_.begin());
+  begin_ = many_.data();
+  end_ = begin_ + used;
+  cap_ = begin_ + many_.size();
+}
+
 size_t Encoder::index_of_many(RsxStorage* storage) {
   auto& table = t_index;
   if (storages.size() == 17 || table.owner != this) table.restart(this, {storages.data(), storages.size()});

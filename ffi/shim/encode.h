@@ -5,9 +5,31 @@
 
 namespace rsx {
 
+// The words of a record: room for an entry is made once, then its words are stored without checks.
+class Words {
+ public:
+  Words() = default;
+  Words(const Words&) = delete;
+  Words& operator=(const Words&) = delete;
+  const uint64_t* data() const { return begin_; }
+  size_t size() const { return static_cast<size_t>(end_ - begin_); }
+  void push_back(uint64_t w) { *extend(1) = w; }
+  // The first of n new words, for the caller to fill in.
+  uint64_t* extend(size_t n) {
+    if (C10_UNLIKELY(static_cast<size_t>(cap_ - end_) < n)) grow(n);
+    return std::exchange(end_, end_ + n);
+  }
+
+ private:
+  void grow(size_t n);
+  uint64_t few_[128];
+  std::vector<uint64_t> many_;
+  uint64_t *begin_ = few_, *end_ = few_, *cap_ = few_ + 128;
+};
+
 class Encoder {
  public:
-  c10::SmallVector<uint64_t, 128> words;
+  Words words;
   c10::SmallVector<uint64_t, 8> data;
   c10::SmallVector<RsxStorage*, 16> storages;  // borrowed from the tensors on the stack
   c10::SmallVector<bool, 16> written_storages;
@@ -70,10 +92,12 @@ inline void Encoder::tensor(const c10::TensorImpl* t, bool written) {
       arm(storage);
     }
     const auto sizes = t->sizes(), strides = t->strides();
-    words.push_back(header(kTensor, dtype, sizes.size(), flags, index));
-    words.push_back(static_cast<uint64_t>(t->storage_offset()));
-    words.append(sizes.begin(), sizes.end());
-    words.append(strides.begin(), strides.end());
+    const size_t rank = sizes.size();
+    uint64_t* w = words.extend(2 + 2 * rank);
+    *w++ = header(kTensor, dtype, rank, flags, index);
+    *w++ = static_cast<uint64_t>(t->storage_offset());
+    for (size_t i = 0; i < rank; ++i) w[i] = static_cast<uint64_t>(sizes[i]);
+    for (size_t i = 0; i < rank; ++i) w[rank + i] = static_cast<uint64_t>(strides[i]);
     return;
   }
   if (t->device_type() == c10::DeviceType::CPU && t->dim() == 0 && !written && t->layout() == at::kStrided) {

@@ -135,7 +135,10 @@ OpInfo* op_info(const c10::OperatorHandle& handle) {
   fill(op);
   bool written[64];
   for (uint32_t i = 0; i < op.nargs; ++i) written[i] = op.writes_arg(i);
-  op.id = rsx_op_register(name.data(), name.size(), written, op.nargs, op.ret_arg.data(), op.ret_list.data(), op.nrets, &op.hash);
+  std::string args;
+  for (const auto& a : schema.arguments()) args += a.name() + ",";
+  op.id = rsx_op_register(name.data(), name.size(), args.data(), args.size(), written, op.nargs, op.ret_arg.data(),
+                          op.ret_list.data(), op.nrets, &op.hash);
   TORCH_INTERNAL_ASSERT(op.id + 1 == t.infos.size(), "rsx: operators are numbered by the shim alone");
   t.by_name[name] = &op;
   return &op;

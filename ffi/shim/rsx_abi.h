@@ -82,10 +82,10 @@ void rsx_take_fresh(RsxStorage** fresh);
 void rsx_sig_insert(const uint64_t* words, size_t nwords, uint32_t op, const RsxOut* outs, size_t nouts, uint32_t flags);
 // Registers an operator by "aten::name.overload": a small number, and a hash that is the same in
 // every process (the first word of its signatures).
-// `written`: per argument; `ret_arg`: per result, the written argument it is, or -1; `ret_list`:
+// `args`: the arguments' names, each followed by a comma. `written`: per argument; `ret_arg`: per result, the written argument it is, or -1; `ret_list`:
 // per result, whether it is a list of tensors.
-uint32_t rsx_op_register(const char* name, size_t len, const bool* written, size_t nargs, const int8_t* ret_arg,
-                         const bool* ret_list, size_t nrets, uint64_t* hash);
+uint32_t rsx_op_register(const char* name, size_t len, const char* args, size_t args_len, const bool* written,
+                         size_t nargs, const int8_t* ret_arg, const bool* ret_list, size_t nrets, uint64_t* hash);
 // How a number argument is recorded (rsx_lazy::aten::structural).
 enum RsxEncoding : uint32_t {
   RSX_ENCODE_DATA = 0,           // operand data: may change without a new signature

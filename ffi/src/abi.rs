@@ -202,19 +202,23 @@ pub unsafe extern "C" fn rsx_record(
     guard(|| {
         // SAFETY: valid for the call.
         let r = unsafe { &*record };
-        let storages: SmallVec<[ManuallyDrop<Arc<Storage>>; 8]> = slice(r.storages, r.nstorages)
-            .iter()
-            // SAFETY: references that the tensors on the caller's stack keep alive; ManuallyDrop leaves the count alone.
-            .map(|&s| ManuallyDrop::new(unsafe { Arc::from_raw(s) }))
-            .collect();
-        let refs: SmallVec<[&Arc<Storage>; 8]> = storages.iter().map(|s| &**s).collect();
+        let pointers = slice(r.storages, r.nstorages);
+        // SAFETY: non-null, and kept alive by the tensors on the caller's stack; a reference has a pointer's layout.
+        let refs: &[&Storage] = unsafe { from_raw_parts(pointers.as_ptr().cast(), pointers.len()) };
+        let own = |i: usize| {
+            // SAFETY: made by `Arc::into_raw`, with a count that the caller's tensor holds.
+            unsafe {
+                Arc::increment_strong_count(pointers[i]);
+                Arc::from_raw(pointers[i])
+            }
+        };
         let recorder = session()?.recorder();
         if replay::active() {
             replay::check_thread();
         }
         timeline::recording();
-        let recorded =
-            recorder.record(slice(r.words, r.nwords), &refs, slice(r.written, r.nstorages), slice(r.data, r.ndata));
+        let (words, written, data) = (slice(r.words, r.nwords), slice(r.written, r.nstorages), slice(r.data, r.ndata));
+        let recorded = recorder.record_refs(words, refs, own, written, data);
         match recorded {
             Recorded::Unknown => Ok(1),
             Recorded::Immediate(_) => Ok(2),
@@ -222,6 +226,11 @@ pub unsafe extern "C" fn rsx_record(
                 if frame_wanted {
                     recorder.note_frame(frames::current());
                 }
+                let Some(sig) = sig else {
+                    // SAFETY: `results` is valid.
+                    unsafe { *results = Results { outs: std::ptr::null(), nouts: 0, nfresh: 0 } };
+                    return Ok(0);
+                };
                 let nfresh = outputs.len();
                 // SAFETY: `results` is valid, and `fresh` holds `cap` pointers.
                 unsafe { *results = Results { outs: sig.outs.as_ptr(), nouts: sig.outs.len(), nfresh } };
@@ -281,6 +290,8 @@ fn text<'a>(ptr: *const u8, len: usize) -> &'a str {
 pub unsafe extern "C" fn rsx_op_register(
     name: *const u8,
     len: usize,
+    args: *const u8,
+    args_len: usize,
     written: *const bool,
     nargs: usize,
     ret_arg: *const i8,
@@ -294,7 +305,8 @@ pub unsafe extern "C" fn rsx_op_register(
             .zip(slice(ret_list, nrets))
             .map(|(&from, &list)| RetInfo { alias_of: u32::try_from(from).ok(), list })
             .collect();
-        let op = ops().register(text(name, len), slice(written, nargs), &rets);
+        let args: Vec<&str> = text(args, args_len).split_terminator(',').collect();
+        let op = ops().register_named(text(name, len), &args, slice(written, nargs), &rets);
         // SAFETY: the caller's promise.
         unsafe { *hash = op.hash };
         op.id.0

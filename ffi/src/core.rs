@@ -26,7 +26,8 @@ pub(crate) fn started() -> Option<&'static Session> {
 }
 
 fn start() -> Result<Session, Failure> {
-    let options = Options::from_env().map_err(Failure::user)?;
+    let mut options = Options::from_env().map_err(Failure::user)?;
+    options.front_end = concat!("torch ", env!("RSX_TORCH_VERSION")).into();
     let session = Session::new(Arc::new(DeviceBackend::cpu()), Arc::new(eager::Libtorch), options)?;
     session.set_blocking_section(|wait| gil::released(wait));
     Ok(session)

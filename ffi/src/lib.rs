@@ -15,7 +15,6 @@ mod error;
 mod fork;
 mod frames;
 mod gil;
-mod log;
 mod machine;
 mod py;
 mod py_replay;

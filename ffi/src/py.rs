@@ -9,8 +9,10 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use rsx_capture::{CutCause, ErrorKind, FaultPoint, timeline};
+use rsx_devices::store::DiskStore;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
+use std::sync::Arc;
 use std::time::Duration;
 
 unsafe extern "C" {
@@ -45,7 +47,7 @@ fn checked(py: Python<'_>, status: i32) -> PyResult<()> {
 /// Registers the device with PyTorch. `skip`: directories whose frames are not the user's.
 #[pyfunction]
 fn init(skip: Vec<String>) -> PyResult<()> {
-    crate::log::init();
+    rsx_capture::log::init();
     skip.into_iter().for_each(frames::skip);
     // SAFETY: called once, by the package's import, under the GIL.
     let text = unsafe { rsx_cpp_init() };
@@ -95,7 +97,8 @@ fn metrics(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         ($($field:ident)*) => { $( d.set_item(stringify!($field), m.$field)?; )* };
     }
     items! {
-        records signatures segments replays compiles compile_failures compile_seconds cache_hits eager_runs eager_ops calls
+        records signatures segments replays compiles compile_failures compile_seconds cache_hits disk_hits disk_rejects
+        check_failures eager_runs eager_ops calls
         fallbacks cuts host_waits wait_seconds throttles launch_failures faults kernels bytes_moved busy_seconds
         live_bytes peak_bytes reserved_bytes system_allocations live_storages cached_segments
     }
@@ -132,6 +135,53 @@ type TimelineRow = (&'static str, String, u64, u64, Vec<(&'static str, String)>)
 #[pyfunction]
 fn timeline_stop() -> Vec<TimelineRow> {
     timeline::stop().into_iter().map(|e| (e.lane.name(), e.name, e.start, e.duration, e.facts)).collect()
+}
+
+/// All compiles with their reasons.
+#[pyfunction]
+fn explain(py: Python<'_>) -> PyResult<String> {
+    Ok(session().map_err(|e| exception(py, e))?.explain())
+}
+
+fn store(directory: Option<std::path::PathBuf>) -> PyResult<Arc<DiskStore>> {
+    let Some(directory) = directory else {
+        let none =
+            || PyRuntimeError::new_err("there is no disk cache: RSX_CACHE_DIR is empty, or the directory is unfit");
+        return DiskStore::shared().cloned().ok_or_else(none);
+    };
+    DiskStore::open(&directory, u64::MAX).map(Arc::new).map_err(PyRuntimeError::new_err)
+}
+
+/// The disk cache: directory, limit in bytes, and number and bytes of each kind of entry. Starts no session.
+#[pyfunction]
+#[pyo3(signature = (directory=None))]
+fn cache_info(py: Python<'_>, directory: Option<std::path::PathBuf>) -> PyResult<Bound<'_, PyDict>> {
+    let s = store(directory)?;
+    let d = PyDict::new(py);
+    d.set_item("directory", s.directory())?;
+    d.set_item("limit", s.limit())?;
+    for (kind, count, bytes) in s.totals() {
+        d.set_item(kind.name(), (count, bytes))?;
+    }
+    Ok(d)
+}
+
+/// Entries of the disk cache, last used first: kind, key, bytes, seconds since the last use, label.
+#[pyfunction]
+#[pyo3(signature = (directory=None))]
+fn cache_list(directory: Option<std::path::PathBuf>) -> PyResult<Vec<(&'static str, String, u64, f64, String)>> {
+    let row = |e: rsx_devices::store::Listed| {
+        let age = e.used.elapsed().map_or(0.0, |d| d.as_secs_f64());
+        (e.kind.name(), format!("{:032x}", e.key), e.bytes, age, e.label)
+    };
+    Ok(store(directory)?.list().into_iter().map(row).collect())
+}
+
+/// Removes all entries of the disk cache; returns how many.
+#[pyfunction]
+#[pyo3(signature = (directory=None))]
+fn cache_clear(directory: Option<std::path::PathBuf>) -> PyResult<u64> {
+    Ok(store(directory)?.clear())
 }
 
 /// Pins the tier; returns the one before.
@@ -230,7 +280,7 @@ fn _C(m: &Bound<'_, PyModule>) -> PyResult<()> {
     functions! {
         init mark_step synchronize cut_before_next is_bad_fork metrics reset_metrics report set_tier memory
         reset_peak_memory empty_cache inject shutdown microbench host_cause
-        forbid_host_wait timeline_start timeline_stop
+        forbid_host_wait timeline_start timeline_stop explain cache_info cache_list cache_clear
     }
     use crate::py_replay::*;
     functions! {

@@ -4,9 +4,10 @@
 //! With the argument `names` it prints the rows of the ATen table instead: the overloads of one row per line.
 use rsx_compiler::interp::{self, Tensor};
 use rsx_compiler::ir::{ParamKind, encode_i64};
+use rsx_lazy::MAX_RANK;
 use rsx_lazy::aten::{rows, structural};
 use rsx_lazy::lower::{GraphPiece, Piece, lower};
-use rsx_lazy::record::{Limits, MAX_RANK};
+use rsx_lazy::record::Limits;
 use rsx_lazy::words::Tag;
 use rsx_lazy::{
     FrameId, Node, OpTable, OutKind, OutMeta, Recorder, RetInfo, SegmentSink, SigFlags, Storage, StorageUse, Trace,

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 type Res<T> = Result<T, Unsupported>;
 
 /// Where a runtime scalar of a piece comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ScalarSource {
     /// Index into the trace's data words.
     pub word: u32,

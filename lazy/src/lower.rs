@@ -74,7 +74,7 @@ enum Failure {
 fn lower_with(trace: &Trace, plan: &Plan, broken: &AHashMap<usize, Unsupported>) -> Result<Vec<Piece>, Failure> {
     let mut pieces = Vec::new();
     let mut state = PieceState::default();
-    let mut g = Ctx::new(Builder::new("segment"));
+    let g = Ctx::new(Builder::new("segment"));
     for n in (0..trace.nodes.len()).filter(|&n| plan.needed[n]) {
         g.borrow_mut().loc = n as u32;
         let lowered = match broken.get(&n) {
@@ -104,40 +104,16 @@ struct Plan {
 
 impl Plan {
     fn new(trace: &Trace, live: &[bool]) -> Plan {
-        let mut wanted = live.to_vec();
-        let mut needed = vec![false; trace.nodes.len()];
+        let needed = trace.needed(live);
         let mut last_use: Vec<usize> = live.iter().map(|&l| if l { usize::MAX } else { 0 }).collect();
-        for (n, node) in trace.nodes.iter().enumerate().rev() {
-            let written = sig_writes(trace, node);
-            let idle = trace.outputs(node).is_empty() && written.is_empty();
-            needed[n] = idle || trace.outputs(node).iter().chain(&written).any(|&i| wanted[i as usize]);
-            if !needed[n] {
-                continue;
-            }
+        for (n, node) in trace.nodes.iter().enumerate().filter(|(n, _)| needed[*n]) {
             for &i in trace.inputs(node) {
-                wanted[i as usize] = true;
                 let last = &mut last_use[i as usize];
                 *last = (*last).max(n);
             }
         }
         Plan { needed, last_use }
     }
-}
-
-/// Trace storages of the arguments that a node may write.
-fn sig_writes(trace: &Trace, node: &crate::Node) -> Vec<u32> {
-    let record = trace.inputs(node);
-    let mut written = Vec::new();
-    match node.sig.args() {
-        Ok(args) => {
-            for a in node.sig.op.writes().filter_map(|i| args.get(i)) {
-                a.tensors(&mut |t| written.push(record[t.storage as usize]));
-            }
-        }
-        // An unreadable record becomes a call node: it may write anything.
-        Err(_) => written.extend_from_slice(record),
-    }
-    written
 }
 
 /// Ends a piece before node `n` (or at the end): its results are the storages it wrote that somebody still needs.

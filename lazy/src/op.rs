@@ -24,6 +24,8 @@ pub struct OpInfo {
     pub name: String,
     /// Stable across processes and PyTorch versions: hash of the name. First word of every record of this op.
     pub hash: u64,
+    /// Names of the arguments in the schema, for messages; may be missing.
+    pub args: Vec<Box<str>>,
     /// Per argument: does the op write it (schema alias annotation `(a!)`)?
     pub written: SmallVec<[bool; 8]>,
     pub rets: SmallVec<[RetInfo; 4]>,
@@ -52,6 +54,11 @@ pub struct OpTable {
 impl OpTable {
     /// Registers an op (again: the first registration stays) and returns it.
     pub fn register(&self, name: &str, written: &[bool], rets: &[RetInfo]) -> Arc<OpInfo> {
+        self.register_named(name, &[], written, rets)
+    }
+
+    /// As [`OpTable::register`], with the names of the op's arguments.
+    pub fn register_named(&self, name: &str, args: &[&str], written: &[bool], rets: &[RetInfo]) -> Arc<OpInfo> {
         let mut ops = self.ops.write().unwrap_or_else(|e| e.into_inner());
         if let Some(op) = ops.iter().find(|o| o.name == name) {
             return op.clone();
@@ -60,6 +67,7 @@ impl OpTable {
             id: OpId(ops.len() as u32),
             name: name.to_owned(),
             hash: op_hash(name),
+            args: args.iter().map(|&a| a.into()).collect(),
             written: SmallVec::from_slice(written),
             rets: SmallVec::from_slice(rets),
             row: crate::aten::find(name),

@@ -1,21 +1,12 @@
-//! Random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11) and the draws
-//! made from it. The lowering of random ops and the eager engine both follow this file, so that a value does not
-//! depend on the tier that drew it.
+//! Random numbers: the draws made from blocks of Philox4x32-10. The lowering of random ops and the eager engine both
+//! follow this file, so that a value does not depend on the tier that drew it.
+use rsx_compiler::interp::philox::philox4x32_10;
 
 /// The four words of the block with key `seed` and counter `counter`.
 pub fn block(seed: u64, counter: u64) -> [u32; 4] {
-    let (mut k0, mut k1) = (seed as u32, (seed >> 32) as u32);
-    let mut c = [counter as u32, (counter >> 32) as u32, 0, 0];
-    for round in 0..10 {
-        if round > 0 {
-            k0 = k0.wrapping_add(0x9E37_79B9);
-            k1 = k1.wrapping_add(0xBB67_AE85);
-        }
-        let p0 = u64::from(c[0]) * 0xD251_1F53;
-        let p1 = u64::from(c[2]) * 0xCD9E_8D57;
-        c = [(p1 >> 32) as u32 ^ c[1] ^ k0, p1 as u32, (p0 >> 32) as u32 ^ c[3] ^ k1, p0 as u32];
-    }
-    c
+    let halves = |v: u64| [v as u32, (v >> 32) as u32];
+    let [lo, hi] = halves(counter);
+    philox4x32_10(halves(seed), [lo, hi, 0, 0])
 }
 
 /// A float in [0, 1) with 24 bits from one word: the draw of f32 (and narrower) uniforms and of dropout masks.
@@ -67,13 +58,4 @@ pub fn exponential_f64(hi: u32, lo: u32) -> f64 {
 /// Element i of a random op is drawn from block (seed, offset + i): this many counters are used up by `numel` elements.
 pub fn advance(numel: u64) -> u64 {
     numel.max(1)
-}
-
-#[cfg(test)]
-mod tests {
-    /// Known-answer vectors of the Random123 distribution (kat_vectors, philox4x32 10).
-    #[test]
-    fn known_answers() {
-        assert_eq!(super::block(0, 0), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
-    }
 }

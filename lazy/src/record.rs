@@ -1,86 +1,8 @@
 //! The recorder: memo of signatures, the open trace, and the cut.
-use crate::words::{self, Arg, DecodeError};
-use crate::{FrameId, Node, OpInfo, ScalarType, Storage, StorageUse, Trace};
+use crate::paths::{Paths, Place};
+use crate::{FrameId, Node, OpInfo, OutMeta, Sig, SigFlags, Storage, StorageUse, Trace};
 use ahash::AHashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
-
-/// Highest rank a recorded output may have; ops beyond run at once.
-pub const MAX_RANK: usize = 8;
-
-/// Predicted metadata of one fresh output. Strides in elements.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutMeta {
-    pub sizes: [i64; MAX_RANK],
-    pub strides: [i64; MAX_RANK],
-    /// Bytes of the storage made for it.
-    pub nbytes: u64,
-    pub rank: u8,
-    pub dtype: ScalarType8,
-    pub kind: OutKind,
-    pub pad: [u8; 5],
-}
-
-/// `c10::ScalarType` code as one byte (C layout).
-pub type ScalarType8 = u8;
-
-/// What an entry of a signature's outputs stands for.
-#[repr(u8)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutKind {
-    /// A fresh tensor with its own storage.
-    Fresh = 0,
-    /// An undefined tensor.
-    Undef = 1,
-    /// A list follows; `nbytes` is its length.
-    List = 2,
-    /// An integer known from shapes; `nbytes` holds it.
-    Int = 3,
-}
-
-impl OutMeta {
-    pub fn sizes(&self) -> &[i64] {
-        &self.sizes[..self.rank as usize]
-    }
-    pub fn strides(&self) -> &[i64] {
-        &self.strides[..self.rank as usize]
-    }
-    pub fn scalar_type(&self) -> ScalarType {
-        ScalarType(self.dtype)
-    }
-}
-
-/// Facts about a signature that the shim branches on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct SigFlags {
-    /// Its outputs cannot be predicted: run it at once and take what comes.
-    pub immediate: bool,
-}
-
-/// An interned signature: op, operand metadata and static arguments, with the predicted outputs.
-#[derive(Debug)]
-pub struct Sig {
-    pub op: Arc<OpInfo>,
-    /// Stable across processes.
-    pub hash: u128,
-    pub words: Box<[u64]>,
-    pub outs: Box<[OutMeta]>,
-    pub flags: SigFlags,
-    args: OnceLock<Result<Vec<Arg>, DecodeError>>,
-}
-
-impl Sig {
-    /// The decoded arguments.
-    pub fn args(&self) -> Result<&[Arg], DecodeError> {
-        self.args.get_or_init(|| words::decode(&self.words)).as_deref().map_err(Clone::clone)
-    }
-
-    /// Outputs that get a storage of their own, in order.
-    pub fn fresh(&self) -> impl Iterator<Item = &OutMeta> {
-        self.outs.iter().filter(|o| o.kind == OutKind::Fresh)
-    }
-}
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Takes closed traces. Called in the order in which traces were closed.
 pub trait SegmentSink: Send + Sync {
@@ -107,8 +29,8 @@ pub struct OutsideWrite {
 /// What recording gave.
 #[derive(Debug)]
 pub enum Recorded {
-    /// Appended; the storages are those of the fresh outputs.
-    Done { sig: Arc<Sig>, outputs: smallvec::SmallVec<[Arc<Storage>; 4]>, frame_wanted: bool },
+    /// Appended; the storages are those of the fresh outputs. No signature: it has no outputs of its own.
+    Done { sig: Option<Arc<Sig>>, outputs: smallvec::SmallVec<[Arc<Storage>; 4]>, frame_wanted: bool },
     /// The signature is known and has to run at once.
     Immediate(Arc<Sig>),
     /// Unknown signature: infer its outputs and insert it.
@@ -130,8 +52,8 @@ impl Default for Limits {
     }
 }
 
-/// Prefixes remembered with their frames (about 48 bytes each); beyond, all are forgotten and learnt again.
-const MAX_PREFIXES: usize = 1 << 20;
+/// Signatures interned (about half a kilobyte each); beyond, all are forgotten and inferred again when they recur.
+const MAX_SIGNATURES: usize = 1 << 15;
 /// Causes of automatic cuts: too many nodes, too many bytes of outputs.
 const LIMITS: [&str; 2] = ["node_limit", "byte_limit"];
 
@@ -140,6 +62,8 @@ const LIMITS: [&str; 2] = ["node_limit", "byte_limit"];
 pub struct RecordStats {
     pub records: u64,
     pub signatures: u64,
+    /// Signatures and places of known paths held now: both are bounded.
+    pub held: (usize, usize),
 }
 
 struct Inner {
@@ -149,9 +73,10 @@ struct Inner {
     /// Number of the last closed trace or outside write.
     sequence: u64,
     sigs: AHashMap<u64, Vec<Arc<Sig>>>,
-    /// User frame of the last op of every trace prefix seen before: only a node on a new prefix costs a look at the
-    /// user's stack.
-    prefixes: AHashMap<u128, FrameId>,
+    interned: usize,
+    paths: Paths,
+    /// Where the open trace is in them.
+    place: Place,
     /// Cut before the next record, for this reason.
     cut_pending: Option<(&'static str, FrameId)>,
     stats: RecordStats,
@@ -164,17 +89,6 @@ pub struct Recorder {
     cut: Mutex<()>,
     sink: Arc<dyn SegmentSink>,
     limits: Limits,
-}
-
-fn mix(hash: u128, value: u128) -> u128 {
-    let mut bytes = [0u8; 32];
-    bytes[..16].copy_from_slice(&hash.to_le_bytes());
-    bytes[16..].copy_from_slice(&value.to_le_bytes());
-    xxh3_128(&bytes)
-}
-
-fn word_bytes(words: &[u64]) -> Vec<u8> {
-    words.iter().flat_map(|w| w.to_le_bytes()).collect()
 }
 
 /// In-memory memo key of a record; not stable across processes.
@@ -203,7 +117,9 @@ impl Recorder {
                 epoch: 1,
                 sequence: 0,
                 sigs: AHashMap::default(),
-                prefixes: AHashMap::default(),
+                interned: 0,
+                paths: Paths::default(),
+                place: 0,
                 cut_pending: None,
                 stats: RecordStats::default(),
             }),
@@ -217,54 +133,71 @@ impl Recorder {
         self.inner.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Records one op: looks its signature up and appends a node, under one lock.
+    /// Records one op: finds its signature and appends a node, under one lock.
     ///
     /// `written[i]` says whether the op writes storage i of the record.
     pub fn record(&self, words: &[u64], storages: &[&Arc<Storage>], written: &[bool], data: &[u64]) -> Recorded {
-        let hash = memo_hash(words);
+        let refs: smallvec::SmallVec<[&Storage; 8]> = storages.iter().map(|s| &***s).collect();
+        self.record_refs(words, &refs, |i| storages[i].clone(), written, data)
+    }
+
+    /// As [`Recorder::record`] for callers that hold no `Arc`s: `own(i)` makes a counted reference to storage i.
+    pub fn record_refs(
+        &self,
+        words: &[u64],
+        storages: &[&Storage],
+        own: impl Fn(usize) -> Arc<Storage>,
+        written: &[bool],
+        data: &[u64],
+    ) -> Recorded {
         let mut inner = self.lock();
-        while let Some((cause, frame)) = inner.cut_pending.take() {
+        while let Some((cause, frame)) = inner.cut_pending {
             drop(inner);
             self.cut(cause, frame);
             inner = self.lock();
         }
-        let found = inner.sigs.get(&hash).and_then(|l| l.iter().find(|s| *s.words == *words)).cloned();
-        let Some(sig) = found else { return Recorded::Unknown };
-        if sig.flags.immediate {
-            return Recorded::Immediate(sig);
-        }
         let inner = &mut *inner;
+        let sig = match inner.paths.expected(inner.place, words) {
+            Some(sig) => sig.clone(),
+            None => {
+                let list = inner.sigs.get(&memo_hash(words));
+                let Some(sig) = list.and_then(|l| l.iter().find(|s| *s.words == *words)) else {
+                    return Recorded::Unknown;
+                };
+                if sig.flags.immediate {
+                    return Recorded::Immediate(sig.clone());
+                }
+                sig.clone()
+            }
+        };
         let (trace, epoch) = (&mut inner.trace, inner.epoch);
         let start = trace.refs.len() as u32;
-        let mut structure = sig.hash;
-        for (storage, &w) in storages.iter().zip(written) {
-            let index = index_of(trace, epoch, storage, false);
+        let mut operands = 0u64;
+        for (i, (storage, &w)) in storages.iter().zip(written).enumerate() {
+            let index = match storage.index_in(epoch) {
+                Some(index) => index,
+                None => add_storage(trace, epoch, own(i), false),
+            };
             trace.storages[index as usize].written |= w;
-            structure = structure.rotate_left(17)
-                ^ (u128::from(index) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
+            operands = (operands.rotate_left(5) ^ u64::from(index + 1)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             trace.refs.push(index);
         }
         let mid = trace.refs.len() as u32;
         let mut outputs = smallvec::SmallVec::new();
         for o in sig.fresh() {
             let storage = Storage::new(o.nbytes as usize);
-            let index = index_of(trace, epoch, &storage, true);
+            let index = add_storage(trace, epoch, storage.clone(), true);
             trace.refs.push(index);
             trace.bytes += o.nbytes;
             outputs.push(storage);
         }
         let data_start = trace.data.len() as u32;
         trace.data.extend_from_slice(data);
-        trace.hash = mix(trace.hash, structure);
-        let known = inner.prefixes.get(&trace.hash).copied();
-        if known.is_none() {
-            if inner.prefixes.len() >= MAX_PREFIXES {
-                inner.prefixes.clear();
-            }
-            inner.prefixes.insert(trace.hash, FrameId::default());
-        }
+        let (place, known) = inner.paths.step(inner.place, &sig, operands);
+        inner.place = place;
+        let with_outputs = if sig.outs.is_empty() { None } else { Some(sig.clone()) };
         trace.nodes.push(Node {
-            sig: sig.clone(),
+            sig,
             inputs: start..mid,
             outputs: mid..trace.refs.len() as u32,
             data: data_start..trace.data.len() as u32,
@@ -276,26 +209,26 @@ impl Recorder {
         } else if trace.bytes >= self.limits.bytes {
             inner.cut_pending = Some((LIMITS[1], FrameId::default()));
         }
-        Recorded::Done { sig, outputs, frame_wanted: known.is_none() }
+        Recorded::Done { sig: with_outputs, outputs, frame_wanted: known.is_none() }
     }
 
     /// Interns a signature after a miss.
     pub fn insert(&self, op: Arc<OpInfo>, words: &[u64], outs: &[OutMeta], flags: SigFlags) -> Arc<Sig> {
         let hash = memo_hash(words);
         let mut inner = self.lock();
+        let inner = &mut *inner;
+        if inner.interned >= MAX_SIGNATURES {
+            inner.sigs.clear();
+            inner.paths.clear();
+            (inner.interned, inner.place) = (0, 0);
+        }
         let list = inner.sigs.entry(hash).or_default();
         if let Some(sig) = list.iter().find(|s| *s.words == *words) {
             return sig.clone();
         }
-        let sig = Arc::new(Sig {
-            op,
-            hash: xxh3_128(&word_bytes(words)),
-            words: words.into(),
-            outs: outs.into(),
-            flags,
-            args: OnceLock::new(),
-        });
+        let sig = Arc::new(Sig::new(op, words, outs, flags));
         list.push(sig.clone());
+        inner.interned += 1;
         inner.stats.signatures += 1;
         sig
     }
@@ -306,7 +239,7 @@ impl Recorder {
         let inner = &mut *inner;
         if let Some(node) = inner.trace.nodes.last_mut() {
             node.frame = frame;
-            inner.prefixes.insert(inner.trace.hash, frame);
+            inner.paths.set_frame(inner.place, frame);
         }
     }
 
@@ -333,6 +266,7 @@ impl Recorder {
                 }
                 inner.epoch = inner.epoch.wrapping_add(1).max(1);
                 inner.sequence += 1;
+                inner.place = 0;
                 let fresh = Trace::sized_like(&inner.trace);
                 let mut trace = std::mem::replace(&mut inner.trace, fresh);
                 trace.sequence = inner.sequence;
@@ -421,21 +355,14 @@ impl Recorder {
     }
 
     pub fn stats(&self) -> RecordStats {
-        self.lock().stats
+        let inner = self.lock();
+        RecordStats { held: (inner.interned, inner.paths.len()), ..inner.stats }
     }
 }
 
-/// Short digest of a trace's structure for reports.
-pub fn digest(hash: u128) -> u64 {
-    xxh3_64(&hash.to_le_bytes())
-}
-
-fn index_of(trace: &mut Trace, epoch: u32, storage: &Arc<Storage>, created: bool) -> u32 {
-    if let Some(i) = storage.index_in(epoch) {
-        return i;
-    }
+fn add_storage(trace: &mut Trace, epoch: u32, storage: Arc<Storage>, created: bool) -> u32 {
     let i = trace.storages.len() as u32;
     storage.set_index_in(epoch, i);
-    trace.storages.push(StorageUse { storage: storage.clone(), created, written: created });
+    trace.storages.push(StorageUse { storage, created, written: created });
     i
 }

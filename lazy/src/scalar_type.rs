@@ -3,7 +3,7 @@ use rsx_compiler::ir::DType;
 
 /// Element type of a PyTorch tensor, by its `c10::ScalarType` code. Types the IR does not have (complex, quantised,
 /// float8) stay recordable: ops on them become call nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ScalarType(pub u8);
 
 impl ScalarType {
@@ -55,5 +55,31 @@ impl ScalarType {
             DType::U32 => 28,
             DType::U64 => 29,
         })
+    }
+}
+
+/// PyTorch's name without the module: `float32`.
+impl std::fmt::Display for ScalarType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = match self.0 {
+            0 => "uint8",
+            1 => "int8",
+            2 => "int16",
+            3 => "int32",
+            4 => "int64",
+            5 => "float16",
+            6 => "float32",
+            7 => "float64",
+            8 => "complex32",
+            9 => "complex64",
+            10 => "complex128",
+            11 => "bool",
+            15 => "bfloat16",
+            27 => "uint16",
+            28 => "uint32",
+            29 => "uint64",
+            other => return write!(f, "dtype {other}"),
+        };
+        f.write_str(name)
     }
 }

@@ -1,5 +1,6 @@
 //! Traces: the ops recorded since the last cut.
 use crate::{Sig, Storage};
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -38,8 +39,6 @@ pub struct Trace {
     /// Indices into `storages`.
     pub refs: Vec<u32>,
     pub data: Vec<u64>,
-    /// Running structural hash of nodes and storage numbering.
-    pub hash: u128,
     /// Bytes of all outputs: the automatic cut looks at it.
     pub bytes: u64,
     /// Place in the order of all segments and outside writes; given when the trace is closed, from 1.
@@ -72,7 +71,6 @@ impl Trace {
             storages: storages.collect(),
             refs: self.refs.clone(),
             data: self.data.clone(),
-            hash: self.hash,
             bytes: self.bytes,
             sequence: self.sequence,
             ends_step: self.ends_step,
@@ -92,5 +90,35 @@ impl Trace {
     /// Data words of a node.
     pub fn data(&self, node: &Node) -> &[u64] {
         &self.data[node.data.start as usize..node.data.end as usize]
+    }
+
+    /// Trace indices of the storages that `node` writes in place.
+    pub fn writes(&self, node: &Node) -> SmallVec<[u32; 4]> {
+        let record = self.inputs(node);
+        // Undecodable arguments: everything the record names counts as written, so that nothing is skipped.
+        let Ok(args) = node.sig.args() else { return record.into() };
+        let mut out = SmallVec::new();
+        for arg in node.sig.op.writes().filter_map(|i| args.get(i)) {
+            arg.tensors(&mut |t| out.extend(record.get(t.storage as usize).copied()));
+        }
+        out
+    }
+
+    /// Which nodes have to run; `live[i]` says whether storage i can be read from outside afterwards.
+    ///
+    /// A node matters if somebody wants what it makes or writes; then it wants all it reads. A node that makes and
+    /// writes no tensor is there for its effect (an assertion).
+    pub fn needed(&self, live: &[bool]) -> Vec<bool> {
+        let mut wanted = live.to_vec();
+        let mut needed = vec![false; self.nodes.len()];
+        for (node, needed) in self.nodes.iter().zip(&mut needed).rev() {
+            let (inputs, outputs, writes) = (self.inputs(node), self.outputs(node), self.writes(node));
+            let effect = outputs.is_empty() && writes.is_empty();
+            *needed = effect || outputs.iter().chain(&writes).any(|&i| wanted[i as usize]);
+            if *needed {
+                inputs.iter().for_each(|&i| wanted[i as usize] = true);
+            }
+        }
+        needed
     }
 }

@@ -76,6 +76,11 @@ impl Tag {
         ALL.get(b as usize).copied()
     }
 
+    /// The tag of a header word.
+    pub fn of(header: u64) -> Option<Tag> {
+        Tag::from_u8(header as u8)
+    }
+
     /// Builds a header word.
     pub fn header(self, lo: u32, hi: u32) -> u64 {
         self as u64 | (u64::from(lo) & 0xff_ffff) << 8 | u64::from(hi) << 32
@@ -98,7 +103,7 @@ pub struct TensorArg {
 }
 
 /// How a data word is to be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum DataKind {
     Int,
     Double,

@@ -2,8 +2,9 @@
 //! them, against plain loops over the same buffers.
 use rsx_compiler::interp::{self, Tensor};
 use rsx_compiler::ir::{ParamKind, TensorType};
+use rsx_lazy::MAX_RANK;
 use rsx_lazy::lower::{GraphPiece, Piece, lower};
-use rsx_lazy::record::{Limits, MAX_RANK};
+use rsx_lazy::record::Limits;
 use rsx_lazy::words::Tag;
 use rsx_lazy::{
     FrameId, Node, OpInfo, OpTable, OutKind, OutMeta, Recorder, ScalarType, SegmentSink, SigFlags, Storage, StorageUse,

@@ -13,6 +13,7 @@ from rsx._install import install as _install
 _install()
 
 from rsx._control import (  # noqa: E402 - the extension module must be registered first
+    explain,
     guard,
     mark_step,
     metrics,
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Program",
     "compile",
+    "explain",
     "load",
     "guard",
     "jit",

@@ -26,7 +26,7 @@ def metrics() -> dict[str, Any]:
     """Counters since the start, or since :func:`reset_metrics`.
 
     Keys, all counts unless said: ``records`` (ops recorded), ``segments``, ``compiles``, ``compile_seconds`` (float),
-    ``cache_hits``, ``eager_runs`` (segments run op by op), ``calls`` (dict: runs of single ops by the eager engine, per
+    ``cache_hits``, ``disk_hits`` (programs from the disk cache), ``eager_runs`` (segments run op by op), ``calls`` (dict: runs of single ops by the eager engine, per
     op), ``fallbacks`` (dict: ops run at once on the CPU), ``cuts`` (dict: segments per cause), ``host_waits``,
     ``kernels``, ``bytes_moved``, ``live_bytes``, ``peak_bytes``.
     """
@@ -41,6 +41,16 @@ def reset_metrics() -> None:
 def report() -> str:
     """Every cut, fallback and host wait so far: cause, count and the user's source line, most frequent first."""
     return _C.report()
+
+
+def explain() -> str:
+    """Every compile so far with its reason: what differs from the closest segment known before.
+
+    For each: number of ops, the first op and the line it was called at, time, and the differences, such as
+    ``input 1 (`self` of aten::mul.Tensor at train.py:12 (step)): 17×256 became 25×256``. ``RSX_LOG=compiles`` prints the
+    same as it happens.
+    """
+    return _C.explain()
 
 
 def wait_for_compiles() -> None:

@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "shared by several test programs, each of which uses a part")]
 #![allow(unreachable_pub, reason = "as above")]
 use rsx_capture::backend::*;
-use rsx_capture::{CutCause, ErrorKind, Options, Session, SessionError, Tier};
+use rsx_capture::{CutCause, ErrorKind, Identity, Options, Session, SessionError, Tier};
 use rsx_compiler::interp::Tensor;
 use rsx_compiler::ir::{DType, TensorType};
 use rsx_compiler::program::{Program, reference};
@@ -128,9 +128,16 @@ pub struct FakeDevice {
     pub refuse_runs: Arc<AtomicU64>,
     pub take_donations: std::sync::atomic::AtomicBool,
     pub released: AtomicU64,
+    /// What it says of its options.
+    pub options: Mutex<String>,
 }
 
 impl FakeDevice {
+    fn runnable(&self, program: Program) -> Arc<dyn Runnable> {
+        let (door, fail, refuse) = (self.run_door.clone(), self.fail_runs.clone(), self.refuse_runs.clone());
+        Arc::new(Interpreted { program, door, fail, refuse })
+    }
+
     /// Bytes that may be live at once; 0 means no limit.
     pub fn set_limit(&self, bytes: u64) {
         self.pool.limit.store(bytes, SeqCst);
@@ -177,6 +184,13 @@ impl Runnable for Interpreted {
     fn cost(&self) -> RunCost {
         RunCost { kernels: 1, bytes_moved: 8 }
     }
+    fn arity(&self) -> (usize, usize, usize) {
+        let p = &self.program;
+        (p.params.len(), p.n_scalars as usize, p.results.len())
+    }
+    fn to_bytes(&self) -> Option<Vec<u8>> {
+        postcard::to_allocvec(&self.program).ok()
+    }
 }
 
 impl Backend for FakeDevice {
@@ -188,11 +202,13 @@ impl Backend for FakeDevice {
         }
         let compiled = compile(graph, &CompileOptions::default())
             .map_err(|e| CompileError { message: e.to_string(), node: None })?;
-        let (door, fail, refuse) = (self.run_door.clone(), self.fail_runs.clone(), self.refuse_runs.clone());
-        Ok(Arc::new(Interpreted { program: compiled.program, door, fail, refuse }))
+        Ok(self.runnable(compiled.program))
     }
-    fn identity(&self) -> String {
-        "fake".into()
+    fn restore(&self, bytes: &[u8]) -> Result<Arc<dyn Runnable>, String> {
+        Ok(self.runnable(postcard::from_bytes(bytes).map_err(|e| e.to_string())?))
+    }
+    fn identity(&self) -> Identity {
+        Identity { device: "fake".into(), options: self.options.lock().unwrap().clone(), ..Identity::default() }
     }
     fn allocate(&self, bytes: usize) -> Result<Buffer, OutOfMemory> {
         let p = &self.pool;
@@ -245,6 +261,7 @@ pub fn op(name: &str) -> Arc<OpInfo> {
         id: OpId(0),
         hash: op_hash(&full),
         row: rsx_lazy::aten::find(&full),
+        args: ["self", "other"].map(Box::from).into(),
         name: full,
         written: [in_place].into_iter().collect(),
         rets: [RetInfo { alias_of, list: false }].into_iter().collect(),

@@ -22,7 +22,8 @@ fn document(title: &str, body: &str) -> String {
 
 /// Passes with their times, and what the program costs.
 pub(super) fn ledger(ledger: &[LedgerEntry], stats: &Stats) -> String {
-    let mut out = "<h2>Passes</h2>\n<table><tr><th>pass</th><th>&micro;s</th><th>before</th><th>after</th></tr>\n".to_owned();
+    let mut out =
+        "<h2>Passes</h2>\n<table><tr><th>pass</th><th>&micro;s</th><th>before</th><th>after</th></tr>\n".to_owned();
     for e in ledger {
         let same = if e.changed { "" } else { " (no change)" };
         let _ = writeln!(

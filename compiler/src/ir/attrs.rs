@@ -1,9 +1,10 @@
 //! Attributes of ops: everything static that is not an operand.
 use super::{Dims, Graph, Literal};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Direction of a comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum CmpDir {
     Eq,
     Ne,
@@ -14,7 +15,7 @@ pub enum CmpDir {
 }
 
 /// How a reduction combines elements. The identity is implied; `And` and `Or` take `i1`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ReduceKind {
     Sum,
     Prod,
@@ -25,7 +26,7 @@ pub enum ReduceKind {
 }
 
 /// How a running combination combines elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum CumKind {
     Sum,
     Prod,
@@ -35,7 +36,7 @@ pub enum CumKind {
 }
 
 /// What a scatter does with the old element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ScatterKind {
     Set,
     Add,
@@ -45,7 +46,7 @@ pub enum ScatterKind {
 }
 
 /// Dimension numbers of `dot_general`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct DotDims {
     pub lhs_batch: Dims,
     pub rhs_batch: Dims,
@@ -54,7 +55,7 @@ pub struct DotDims {
 }
 
 /// One dimension of a window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct WindowDim {
     pub size: i64,
     pub stride: i64,
@@ -85,7 +86,7 @@ impl WindowDim {
 }
 
 /// Dimension numbers of `convolution`: which dimension of each tensor is what.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ConvDims {
     pub input_batch: i64,
     pub input_feature: i64,
@@ -99,7 +100,7 @@ pub struct ConvDims {
 }
 
 /// How the kernel of a fusion walks its body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FusionKind {
     /// Every root has one element per point of one iteration space.
     Loop,
@@ -112,7 +113,7 @@ pub enum FusionKind {
 }
 
 /// Attributes of one instruction.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Attrs {
     None,
     /// `parameter`.

@@ -1,7 +1,8 @@
 //! Element types.
+use serde::{Deserialize, Serialize};
 
 /// The element type of a tensor. `Bool` is one byte, 0 or 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum DType {
     Bool,

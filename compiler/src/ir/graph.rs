@@ -3,18 +3,19 @@
 //! Passes do not edit a graph in place; they read one and build another through [`super::Builder`], so that order,
 //! types and dead-code removal hold by construction.
 use super::{Attrs, OpKind, TensorType};
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 /// A value: result of an instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Value(pub u32);
 
 /// An instruction, by its place in [`Graph::insts`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InstId(pub u32);
 
 /// One instruction.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Inst {
     pub kind: OpKind,
     pub attrs: Attrs,
@@ -40,7 +41,7 @@ impl Inst {
 }
 
 /// What an input of a graph is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ParamKind {
     /// A tensor in memory, row-major.
     Tensor,
@@ -49,7 +50,7 @@ pub enum ParamKind {
 }
 
 /// An input of a graph.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Param {
     pub ty: TensorType,
     pub kind: ParamKind,
@@ -58,7 +59,7 @@ pub struct Param {
 }
 
 /// A function over tensors.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Graph {
     pub name: String,
     pub params: Vec<Param>,

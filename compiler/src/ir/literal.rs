@@ -1,10 +1,11 @@
 //! Constant values.
 use super::{DType, TensorType};
+use serde::{Deserialize, Serialize};
 
 /// A dense constant: one element repeated (`splat`), or all elements in row-major order.
 ///
 /// Elements are stored as their raw little-endian bytes, so that equality and hashing are exact (NaN payloads, -0).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Literal {
     pub ty: TensorType,
     /// `ty.dtype.size()` bytes for a splat, `ty.bytes()` otherwise.

@@ -30,7 +30,7 @@ pub enum Class {
 macro_rules! ops {
     ($( $(#[doc = $doc:literal])+ $Kind:ident = $name:literal, $class:ident, $arity:expr; )*) => {
         /// A primitive op.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
         #[repr(u8)]
         pub enum OpKind { $( $(#[doc = $doc])+ $Kind ),* }
         struct Row { name: &'static str, class: Class, arity: Option<usize>, doc: &'static str }

@@ -1,5 +1,6 @@
 //! Tensor types and the errors of type rules.
 use super::DType;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::fmt;
 
@@ -7,7 +8,7 @@ use std::fmt;
 pub type Dims = SmallVec<[i64; 6]>;
 
 /// The type of a value: element type and static sizes, row-major.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TensorType {
     pub dtype: DType,
     pub dims: Dims,

@@ -53,24 +53,14 @@ pub static PASSES: &[Pass] = &[
         doc: "one instruction for all that compute the same",
         run: |g, _| cse::run(g),
     },
-    Pass {
-        name: "dce",
-        required: false,
-        doc: "drops what no result depends on",
-        run: |g, _| dce::run(g),
-    },
+    Pass { name: "dce", required: false, doc: "drops what no result depends on", run: |g, _| dce::run(g) },
     Pass {
         name: "reshape_mover",
         required: false,
         doc: "one iteration space between contractions: reshapes move out of the way",
         run: |g, _| reshape_mover::run(g),
     },
-    Pass {
-        name: "dots",
-        required: true,
-        doc: "contractions in their one form",
-        run: |g, _| dots::run(g),
-    },
+    Pass { name: "dots", required: true, doc: "contractions in their one form", run: |g, _| dots::run(g) },
     Pass {
         name: "layout",
         required: false,
@@ -160,8 +150,8 @@ pub(crate) fn run_pipeline(
             continue;
         }
         let start = Instant::now();
-        let next =
-            (pass.run)(&graph, &PassContext { options }).map_err(|error| CompileError::Pass { pass: pass.name, error })?;
+        let next = (pass.run)(&graph, &PassContext { options })
+            .map_err(|error| CompileError::Pass { pass: pass.name, error })?;
         let micros = start.elapsed().as_micros() as u64;
         check(pass.name, &graph, &next, options)?;
         let changed = next != graph;

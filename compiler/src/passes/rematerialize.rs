@@ -273,15 +273,7 @@ impl<'c> Chooser<'c> {
             .map(|i| ((g.insts[i].kind, &g.insts[i].attrs, &g.insts[i].operands[..]), InstId(i as u32)))
             .collect();
         let (values, insts) = (g.n_values(), g.insts.len());
-        Chooser {
-            g,
-            t,
-            cx,
-            dropped: vec![false; values],
-            kept: vec![false; values],
-            cone: vec![false; insts],
-            late,
-        }
+        Chooser { g, t, cx, dropped: vec![false; values], kept: vec![false; values], cone: vec![false; insts], late }
     }
 
     fn candidates(&self) -> Vec<Value> {
@@ -360,7 +352,8 @@ impl<'c> Chooser<'c> {
                 continue;
             }
             let inst = g.inst(id);
-            let simple = matches!(inst.kind.class(), Class::Elementwise | Class::Movement | Class::Random | Class::Leaf);
+            let simple =
+                matches!(inst.kind.class(), Class::Elementwise | Class::Movement | Class::Random | Class::Leaf);
             let possible = inst.kind.class() != Class::Structural && inst.kind != OpKind::Parameter;
             if !possible || !(simple || anything) || cone.insts.len() == most {
                 return None;

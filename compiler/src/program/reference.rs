@@ -45,7 +45,8 @@ pub fn run_in_order(
         scalars: scalars.iter().flat_map(|t| t.bytes.iter().copied()).collect(),
     };
     for t in order {
-        m.thunk(&program.thunks[t]).map_err(|e| InterpError::Op { op: format!("thunk {t}"), message: e.to_string() })?;
+        m.thunk(&program.thunks[t])
+            .map_err(|e| InterpError::Op { op: format!("thunk {t}"), message: e.to_string() })?;
     }
     Ok(program.results.iter().enumerate().map(|(n, r)| m.load(&View::dense(Place::Result(n as u32), &r.ty))).collect())
 }

@@ -1,35 +1,34 @@
 //! The CPU as a device.
 use super::executable::CpuExecutable;
-use super::jit::set_object_store;
-use super::store::DiskStore;
 use super::target::Target;
 use crate::memory::MemoryPool;
-use crate::{Device, DeviceError, Executable};
+use crate::store::DiskStore;
+use crate::{Device, DeviceError, Executable, Identity};
 use rsx_compiler::program::Program;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 /// This machine's processor. Cheap to make; devices share code and (by default) memory.
 pub struct CpuDevice {
     pool: MemoryPool,
     target: Target,
+    store: Option<Arc<DiskStore>>,
 }
 
 impl CpuDevice {
-    /// The processor at its own level (bounded by `RSX_CPU_LEVEL`) with the process's pool and the user's store of object
-    /// code (see [`DiskStore`]).
+    /// The processor at its own level (bounded by `RSX_CPU_LEVEL`) with the process's pool and the user's store of
+    /// kernels (see [`DiskStore::shared`]).
     pub fn new() -> CpuDevice {
-        static STORE: Once = Once::new();
-        STORE.call_once(|| {
-            if let Some(store) = DiskStore::from_environment() {
-                set_object_store(Box::new(store));
-            }
-        });
-        CpuDevice { pool: MemoryPool::cpu().clone(), target: Target::host() }
+        CpuDevice { pool: MemoryPool::cpu().clone(), target: Target::host(), store: DiskStore::shared().cloned() }
     }
 
-    /// As given; for tests of levels and of limits.
+    /// As given, and without a store; for tests of levels and of limits.
     pub fn with(pool: MemoryPool, target: Target) -> CpuDevice {
-        CpuDevice { pool, target }
+        CpuDevice { pool, target, store: None }
+    }
+
+    /// The same device with kernels kept in `store`.
+    pub fn with_store(self, store: Arc<DiskStore>) -> CpuDevice {
+        CpuDevice { store: Some(store), ..self }
     }
 }
 
@@ -44,8 +43,12 @@ impl Device for CpuDevice {
         "cpu"
     }
 
-    fn identity(&self) -> String {
-        format!("cpu {}/{} {}", self.target.level.name(), self.target.vector_bytes, super::jit::VERSION)
+    fn identity(&self) -> Identity {
+        Identity {
+            device: format!("cpu {} {} byte vectors", self.target.level.name(), self.target.vector_bytes),
+            compiler: super::jit::VERSION.into(),
+            library: env!("RSX_LIBRARY_SOURCES").into(),
+        }
     }
 
     fn memory(&self) -> &MemoryPool {
@@ -53,6 +56,6 @@ impl Device for CpuDevice {
     }
 
     fn compile(&self, program: Arc<Program>) -> Result<Arc<dyn Executable>, DeviceError> {
-        Ok(Arc::new(CpuExecutable::compile(program, self.target, self.pool.clone())?))
+        Ok(Arc::new(CpuExecutable::compile(program, self.target, self.pool.clone(), self.store.as_ref())?))
     }
 }

@@ -10,6 +10,7 @@ use super::library::{self, Array};
 use super::pool;
 use super::target::Target;
 use crate::memory::{Block, MemoryPool};
+use crate::store::DiskStore;
 use crate::{Buffer, CompileStats, DeviceError, Executable, RunCost, ThunkTime, check_arguments};
 use rsx_compiler::ir::TensorType;
 use rsx_compiler::program::{KernelCall, Place, Program, Thunk, View};
@@ -119,9 +120,10 @@ impl CpuExecutable {
         program: Arc<Program>,
         target: Target,
         pool: MemoryPool,
+        store: Option<&Arc<DiskStore>>,
     ) -> Result<CpuExecutable, DeviceError> {
         let begin = Instant::now();
-        let kernels = compile_kernels(&program, target)?;
+        let kernels = compile_kernels(&program, target, store)?;
         let mut cost = RunCost::default();
         let mut steps = Vec::with_capacity(program.thunks.len());
         for thunk in &program.thunks {
@@ -322,7 +324,11 @@ fn same_memory(program: &Program, a: Place, b: Place) -> bool {
 }
 
 /// All kernels of a program, compiled on as many threads as there are cores.
-fn compile_kernels(program: &Program, target: Target) -> Result<Vec<Kernel>, DeviceError> {
+fn compile_kernels(
+    program: &Program,
+    target: Target,
+    store: Option<&Arc<DiskStore>>,
+) -> Result<Vec<Kernel>, DeviceError> {
     let specs = &program.kernels;
     let mut in_place = vec![false; specs.len()];
     let calls = program.thunks.iter().flat_map(|t| match t {
@@ -336,14 +342,14 @@ fn compile_kernels(program: &Program, target: Target) -> Result<Vec<Kernel>, Dev
     }
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(specs.len());
     if threads <= 1 {
-        return specs.iter().zip(&in_place).map(|(s, &p)| Kernel::compile(s, target, p)).collect();
+        return specs.iter().zip(&in_place).map(|(s, &p)| Kernel::compile(s, target, p, store)).collect();
     }
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(specs.len())));
     let work = || {
         loop {
             let n = next.fetch_add(1, Ordering::Relaxed);
             let Some(spec) = specs.get(n) else { return };
-            let kernel = Kernel::compile(spec, target, in_place[n]);
+            let kernel = Kernel::compile(spec, target, in_place[n], store);
             done.lock().unwrap_or_else(|e| e.into_inner()).push((n, kernel));
         }
     };

@@ -10,8 +10,8 @@ use std::ffi::CString;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// The code generator, for keys.
-pub const VERSION: &str = concat!("llvm-22 rsx-", env!("CARGO_PKG_VERSION"));
+/// The compiler and the code generator, for keys.
+pub const VERSION: &str = concat!("rsx ", env!("CARGO_PKG_VERSION"), " ", env!("RSX_COMPILER_SOURCES"), " llvm 22");
 
 struct Jit(LLVMOrcLLJITRef);
 
@@ -52,14 +52,17 @@ impl Jit {
     }
 
     /// Loads an object and returns the addresses of `symbols`.
-    fn load(&self, object: &[u8], symbols: &[String]) -> Result<Code, LlvmError> {
+    fn load(&self, object: Object, symbols: &[String]) -> Result<Code, LlvmError> {
         // SAFETY: the buffer is consumed by the JIT; names are C strings that live through the calls.
         unsafe {
             let dylib = LLVMOrcLLJITGetMainJITDylib(self.0);
-            let buffer =
-                LLVMCreateMemoryBufferWithMemoryRangeCopy(object.as_ptr().cast(), object.len(), c"kernel".as_ptr());
+            let buffer = LLVMCreateMemoryBufferWithMemoryRangeCopy(
+                object.bytes.as_ptr().cast(),
+                object.bytes.len(),
+                c"kernel".as_ptr(),
+            );
             let tracker = LLVMOrcJITDylibCreateResourceTracker(dylib);
-            let mut code = Code { tracker, entries: Vec::new() };
+            let mut code = Code { tracker, entries: Vec::new(), object };
             llvm::check(LLVMOrcLLJITAddObjectFileWithRT(self.0, tracker, buffer))?;
             for s in symbols {
                 let name = CString::new(s.as_str()).map_err(|_| LlvmError("NUL in a symbol".into()))?;
@@ -78,6 +81,16 @@ pub struct Code {
     tracker: LLVMOrcResourceTrackerRef,
     /// Addresses of the entry points, in the order asked for.
     pub entries: Vec<usize>,
+    /// What it was loaded from.
+    pub object: Object,
+}
+
+/// Object code that can be loaded in another process.
+#[derive(Clone, Debug)]
+pub struct Object {
+    /// Hash of the text it was compiled from: part of its symbols' names.
+    pub key: u128,
+    pub bytes: Arc<[u8]>,
 }
 
 // SAFETY: the tracker is only used in `drop`, by one thread; entries are addresses of immutable code.
@@ -94,19 +107,6 @@ impl Drop for Code {
             LLVMOrcReleaseResourceTracker(self.tracker);
         }
     }
-}
-
-/// Where object code outlives the process (a disk cache). Keys are content hashes of (text, level, LLVM version).
-pub trait ObjectStore: Send + Sync {
-    fn get(&self, key: u128) -> Option<Vec<u8>>;
-    fn put(&self, key: u128, object: &[u8]);
-}
-
-static STORE: OnceLock<Box<dyn ObjectStore>> = OnceLock::new();
-
-/// Sets the store, once; false if there is one already.
-pub fn set_object_store(store: Box<dyn ObjectStore>) -> bool {
-    STORE.set(store).is_ok()
 }
 
 /// Loaded code beyond this many kernels is dropped if no program uses it.
@@ -133,7 +133,7 @@ fn key_of(text: &str, level: Level) -> u128 {
 
 /// What [`load`] would find in memory.
 pub(super) fn loaded_text(text: &str, level: Level) -> Option<Arc<Code>> {
-    cache().lock().unwrap_or_else(|e| e.into_inner()).get(&key_of(text, level)).cloned()
+    loaded(key_of(text, level))
 }
 
 /// The code of a module in which `KEY` stands for its own content hash (so that symbols are unique in the process).
@@ -141,31 +141,34 @@ pub(super) fn loaded_text(text: &str, level: Level) -> Option<Arc<Code>> {
 /// `symbols`: names of the entry points, with `KEY` likewise.
 pub fn load(text: &str, symbols: &[String], level: Level) -> Result<(Arc<Code>, Origin), LlvmError> {
     let key = key_of(text, level);
-    let lock = || cache().lock().unwrap_or_else(|e| e.into_inner());
-    if let Some(code) = lock().get(&key) {
-        return Ok((code.clone(), Origin::Memory));
+    if let Some(code) = loaded(key) {
+        return Ok((code, Origin::Memory));
     }
-    let named = |s: &str| s.replace("KEY", &format!("k{key:032x}"));
-    let (object, origin) = match STORE.get().and_then(|s| s.get(key)) {
-        Some(o) => (o, Origin::Store),
-        None => (llvm::compile(&named(text), level, Output::Object)?, Origin::Compiled),
-    };
-    let symbols: Vec<String> = symbols.iter().map(|s| named(s)).collect();
-    let mut cache = lock();
+    let bytes = llvm::compile(&named(text, key), level, Output::Object)?.into();
+    load_object(Object { key, bytes }, symbols, Origin::Compiled)
+}
+
+/// As [`load`], of code that [`load`] has compiled in this process or another.
+pub fn load_object(object: Object, symbols: &[String], origin: Origin) -> Result<(Arc<Code>, Origin), LlvmError> {
+    let key = object.key;
+    let symbols: Vec<String> = symbols.iter().map(|s| named(s, key)).collect();
+    let mut cache = cache().lock().unwrap_or_else(|e| e.into_inner());
     // Another thread may have been first: the JIT knows a symbol only once.
     if let Some(code) = cache.get(&key) {
         return Ok((code.clone(), Origin::Memory));
     }
-    let code = Arc::new(Jit::get()?.load(&object, &symbols)?);
+    let code = Arc::new(Jit::get()?.load(object, &symbols)?);
     if cache.len() >= CACHE_LIMIT {
         cache.retain(|_, c| Arc::strong_count(c) > 1);
     }
     cache.insert(key, code.clone());
-    drop(cache);
-    if origin == Origin::Compiled {
-        if let Some(store) = STORE.get() {
-            store.put(key, &object);
-        }
-    }
     Ok((code, origin))
+}
+
+fn loaded(key: u128) -> Option<Arc<Code>> {
+    cache().lock().unwrap_or_else(|e| e.into_inner()).get(&key).cloned()
+}
+
+fn named(text: &str, key: u128) -> String {
+    text.replace("KEY", &format!("k{key:032x}"))
 }

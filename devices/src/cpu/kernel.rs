@@ -2,16 +2,17 @@
 use super::codegen::{self, Step};
 use super::extern_math::Fault;
 use super::generic::{self, SizedCode};
-use super::jit::Origin;
+use super::jit::{self, Origin};
 use super::pool;
 use super::target::Target;
 use crate::error::DeviceError;
 use crate::memory::{ALIGN, Block, MemoryPool};
+use crate::store::{DiskStore, EntryKind};
 use rsx_compiler::ir::FusionKind;
 use rsx_compiler::kernel::{self, LowerOptions, lower};
 use rsx_compiler::program::KernelSpec;
 use std::cell::RefCell;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// Loops shorter than this many vectors of `f32` are merged with what is around them.
 const MIN_INNER_VECTORS: i64 = 1;
@@ -29,7 +30,7 @@ pub struct Kernel {
     /// Bytes read and written by a launch.
     pub bytes: u64,
     /// What it was made from, if there are two versions of it.
-    other: Option<(KernelSpec, Target)>,
+    other: Option<(KernelSpec, Target, Option<Arc<DiskStore>>)>,
     /// With ordinary stores; made when first needed if there is a streaming version.
     plain: OnceLock<Result<Loaded, DeviceError>>,
     /// With stores that pass by the caches.
@@ -59,31 +60,119 @@ pub fn generate(spec: &KernelSpec, target: Target) -> Result<codegen::Module, De
     codegen::generate(&lowered(spec, target)?, target, false).map_err(|e| failed(spec, e.into()))
 }
 
-fn load(
-    spec: &KernelSpec,
-    lowered: &kernel::Kernel,
-    target: Target,
+/// Which version of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    /// The first to be made. `in_place`: some call writes a result over an input, so that streaming stores are of no use.
+    First { in_place: bool },
+    /// With ordinary stores.
+    Plain,
+}
+
+/// A version of a kernel with what is known of it.
+struct Made {
+    loaded: Loaded,
     stream: bool,
-) -> Result<(Loaded, Origin, codegen::Module), DeviceError> {
-    let mut module = codegen::generate(lowered, target, stream).map_err(|e| failed(spec, e.into()))?;
-    let (code, origin) = generic::load(&module.text, &module.symbols, lowered.args.len(), target.level)
+    bytes: u64,
+    cost_ns: u64,
+    origin: Origin,
+}
+
+/// [`Made`] on disk.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Stored<'a> {
+    object_key: u128,
+    symbols: Vec<String>,
+    steps: Vec<Step>,
+    shared: u64,
+    stream: bool,
+    bytes: u64,
+    cost_ns: u64,
+    /// See [`SizedCode::sizes`].
+    sizes: Option<Vec<u64>>,
+    object: &'a [u8],
+}
+
+/// Everything that decides what [`generate_and_load`] gives.
+fn store_key(spec: &KernelSpec, target: Target, version: Version) -> u128 {
+    let body = postcard::to_allocvec(&(spec.kind, &*spec.body)).unwrap_or_default();
+    let rest = format!("{} {target:?} {version:?}\n", jit::VERSION);
+    xxhash_rust::xxh3::xxh3_128(&[rest.as_bytes(), &body].concat())
+}
+
+/// A version of a kernel from the store, or made anew and put there.
+fn make(
+    spec: &KernelSpec,
+    target: Target,
+    version: Version,
+    store: Option<&Arc<DiskStore>>,
+) -> Result<Made, DeviceError> {
+    let Some(store) = store else { return generate_and_load(spec, target, version).map(|(made, _)| made) };
+    let key = store_key(spec, target, version);
+    if let Some(bytes) = store.get(EntryKind::Kernel, key) {
+        match from_store(&bytes) {
+            Ok(made) => return Ok(made),
+            Err(why) => store.reject(EntryKind::Kernel, key, &why),
+        }
+    }
+    let (made, symbols) = generate_and_load(spec, target, version)?;
+    let code = &made.loaded.code;
+    let object = &code.code.object;
+    let stored = Stored {
+        object_key: object.key,
+        symbols,
+        steps: made.loaded.steps.clone(),
+        shared: made.loaded.shared,
+        stream: made.stream,
+        bytes: made.bytes,
+        cost_ns: made.cost_ns,
+        sizes: code.sizes.as_ref().map(|s| s.to_vec()),
+        object: &object.bytes,
+    };
+    if let Ok(bytes) = postcard::to_allocvec(&stored) {
+        store.put(EntryKind::Kernel, key, &spec.name, &bytes);
+    }
+    Ok(made)
+}
+
+fn from_store(bytes: &[u8]) -> Result<Made, String> {
+    let s: Stored = postcard::from_bytes(bytes).map_err(|e| e.to_string())?;
+    if s.steps.iter().any(|step| step.function >= s.symbols.len()) {
+        return Err("a step without its function".into());
+    }
+    let object = jit::Object { key: s.object_key, bytes: s.object.into() };
+    let (code, origin) = jit::load_object(object, &s.symbols, Origin::Store).map_err(|e| e.to_string())?;
+    let code = SizedCode { code, sizes: s.sizes.map(Arc::from) };
+    let loaded = Loaded { code, steps: s.steps, shared: s.shared };
+    Ok(Made { loaded, stream: s.stream, bytes: s.bytes, cost_ns: s.cost_ns, origin })
+}
+
+/// Also returns the names of the functions.
+fn generate_and_load(spec: &KernelSpec, target: Target, version: Version) -> Result<(Made, Vec<String>), DeviceError> {
+    let lowered = lowered(spec, target)?;
+    let stream = version == Version::First { in_place: false } && codegen::may_stream(&lowered, target);
+    let m = codegen::generate(&lowered, target, stream).map_err(|e| failed(spec, e.into()))?;
+    let (code, origin) = generic::load(&m.text, &m.symbols, lowered.args.len(), target.level)
         .map_err(|e| failed(spec, e.to_string()))?;
-    let steps = std::mem::take(&mut module.steps);
-    Ok((Loaded { code, steps, shared: module.shared }, origin, module))
+    let loaded = Loaded { code, steps: m.steps, shared: m.shared };
+    Ok((Made { loaded, stream, bytes: m.bytes, cost_ns: m.cost_ns, origin }, m.symbols))
 }
 
 impl Kernel {
-    /// Generates and loads the code of `spec` for `target`. `in_place`: some call writes a result over an input, so that
-    /// streaming stores are of no use.
-    pub fn compile(spec: &KernelSpec, target: Target, in_place: bool) -> Result<Kernel, DeviceError> {
-        let lowered = lowered(spec, target)?;
-        let stream = !in_place && codegen::may_stream(&lowered, target);
-        let (loaded, origin, module) = load(spec, &lowered, target, stream)?;
+    /// Generates and loads the code of `spec` for `target`, or takes it from `store`. `in_place`: some call writes a
+    /// result over an input, so that streaming stores are of no use.
+    pub fn compile(
+        spec: &KernelSpec,
+        target: Target,
+        in_place: bool,
+        store: Option<&Arc<DiskStore>>,
+    ) -> Result<Kernel, DeviceError> {
+        let made = make(spec, target, Version::First { in_place }, store)?;
         let (plain, streaming) =
-            if stream { (OnceLock::new(), Some(loaded)) } else { (OnceLock::from(Ok(loaded)), None) };
-        let other = stream.then(|| (spec.clone(), target));
-        let (name, kind) = (spec.name.clone(), spec.kind);
-        Ok(Kernel { name, kind, origin, bytes: module.bytes, other, plain, streaming, cost_ns: module.cost_ns })
+            if made.stream { (OnceLock::new(), Some(made.loaded)) } else { (OnceLock::from(Ok(made.loaded)), None) };
+        let other = made.stream.then(|| (spec.clone(), target, store.cloned()));
+        let (name, kind, origin) = (spec.name.clone(), spec.kind, made.origin);
+        Ok(Kernel { name, kind, origin, bytes: made.bytes, other, plain, streaming, cost_ns: made.cost_ns })
     }
 
     /// Estimated duration of a launch on one thread, nanoseconds.
@@ -93,7 +182,7 @@ impl Kernel {
 
     fn plain(&self) -> Result<&Loaded, DeviceError> {
         let made = self.plain.get_or_init(|| match &self.other {
-            Some((spec, target)) => load(spec, &lowered(spec, *target)?, *target, false).map(|l| l.0),
+            Some((spec, target, store)) => make(spec, *target, Version::Plain, store.as_ref()).map(|m| m.loaded),
             // Never: a kernel without another version was made with this one.
             None => Err(DeviceError::Arguments("a kernel without code".into())),
         });

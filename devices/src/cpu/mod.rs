@@ -12,7 +12,6 @@ pub mod lib;
 mod library;
 pub mod llvm;
 pub mod pool;
-pub mod store;
 pub mod target;
 
 pub use device::CpuDevice;

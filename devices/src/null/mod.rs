@@ -1,7 +1,7 @@
 //! A device that computes nothing: programs "run" at once and leave their results as they are. For tests and
 //! measurements of what lies above.
 use crate::memory::MemoryPool;
-use crate::{Buffer, CompileStats, Device, DeviceError, Executable, RunCost, ThunkTime};
+use crate::{Buffer, CompileStats, Device, DeviceError, Executable, Identity, RunCost, ThunkTime};
 use rsx_compiler::program::{Program, Thunk};
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ impl Device for NullDevice {
         "null"
     }
 
-    fn identity(&self) -> String {
-        "null".to_owned()
+    fn identity(&self) -> Identity {
+        Identity { device: "null".to_owned(), ..Identity::default() }
     }
 
     fn memory(&self) -> &MemoryPool {

@@ -69,7 +69,7 @@ pub(crate) fn difference(got: &[u8], want: &Tensor, scale: f64) -> Option<String
 /// Runs a graph as one kernel on copies of its arguments: where its code came from, and the results' bytes.
 pub(crate) fn run(kind: FusionKind, s: &Sample, target: Target) -> Result<(Origin, Vec<Vec<u8>>), String> {
     let spec = KernelSpec { name: s.name.clone(), kind, body: Arc::new(s.graph.clone()) };
-    let kernel = Kernel::compile(&spec, target, false).map_err(|e| match generate(&spec, target) {
+    let kernel = Kernel::compile(&spec, target, false, None).map_err(|e| match generate(&spec, target) {
         Ok(m) => format!("{e}\n{}", m.text),
         Err(_) => e.to_string(),
     })?;

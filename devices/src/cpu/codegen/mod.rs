@@ -19,7 +19,7 @@ use rsx_compiler::kernel::{Affine, Atom, ExprId, ExprOp, Kernel, Source};
 use std::fmt::Write;
 
 /// One pass of a launch: a function to be called on disjoint ranges of `0..units`, in any order, on any threads.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Step {
     /// Number of the function in [`Module::symbols`].
     pub function: usize,

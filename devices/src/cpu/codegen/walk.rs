@@ -53,7 +53,12 @@ impl Emit<'_> {
                 (Ok(lo), Ok(hi)) => (lo + (hi - lo) / chunk * chunk).to_string(),
                 _ => {
                     let n = self.def(format!("sub nsw i64 {}, {}", trips.hi, trips.lo));
-                    let n = self.def(format!("and i64 {n}, {}", -chunk));
+                    let n = if chunk.count_ones() == 1 {
+                        self.def(format!("and i64 {n}, {}", -chunk))
+                    } else {
+                        let rest = self.def(format!("urem i64 {n}, {chunk}"));
+                        self.def(format!("sub nsw i64 {n}, {rest}"))
+                    };
                     self.def(format!("add nsw i64 {}, {n}", trips.lo))
                 }
             };

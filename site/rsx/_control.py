@@ -1,0 +1,79 @@
+"""Cuts, counters and reports: what a lazy device has that an eager one has not."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from rsx import _C
+
+
+def mark_step() -> None:
+    """Cut the recording here and hand it to the device, without waiting for it.
+
+    Never needed: values that are read and optimizer steps cut by themselves. Loops written for
+    ``torch_xla`` keep their calls.
+    """
+    _C.mark_step()
+
+
+def synchronize() -> None:
+    """Cut the recording and wait until the device has run everything. Raises what a kernel raised."""
+    _C.synchronize()
+
+
+def metrics() -> dict[str, Any]:
+    """Counters since the start, or since :func:`reset_metrics`.
+
+    Keys, all counts unless said: ``records`` (ops recorded), ``segments``, ``compiles``, ``compile_seconds`` (float),
+    ``cache_hits``, ``disk_hits`` (programs from the disk cache), ``eager_runs`` (segments run op by op), ``calls`` (dict: runs of single ops by the eager engine, per
+    op), ``fallbacks`` (dict: ops run at once on the CPU), ``cuts`` (dict: segments per cause), ``host_waits``,
+    ``kernels``, ``bytes_moved``, ``live_bytes``, ``peak_bytes``.
+    """
+    return _C.metrics()
+
+
+def reset_metrics() -> None:
+    """Set all counters of :func:`metrics` to zero; ``peak_bytes`` starts from what is allocated now."""
+    _C.reset_metrics()
+
+
+def report() -> str:
+    """Every cut, fallback and host wait so far: cause, count and the user's source line, most frequent first."""
+    return _C.report()
+
+
+def explain() -> str:
+    """Every compile so far with its reason: what differs from the closest segment known before.
+
+    For each: number of ops, the first op and the line it was called at, time, and the differences, such as
+    ``input 1 (`self` of aten::mul.Tensor at train.py:12 (step)): 17×256 became 25×256``. ``RSX_LOG=compiles`` prints the
+    same as it happens.
+    """
+    return _C.explain()
+
+
+def wait_for_compiles() -> None:
+    """Wait until no compile is running or queued in the background (for benchmarks and tests)."""
+    synchronize()
+    before, quiet = None, 0
+    while quiet < 5:
+        m = metrics()
+        now = m["compiles"], m["compile_failures"]
+        quiet = quiet + 1 if now == before else 0
+        before = now
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def tier(name: str) -> Iterator[None]:
+    """Pin how segments run inside the block: ``"eager"`` (op by op), ``"compiled"`` (always compiled, waiting for the
+    compiler), or ``"auto"`` (the default: compiled in the background once a segment recurs).
+
+    ``RSX_TIER`` sets the same for the whole process.
+    """
+    before = _C.set_tier(name)
+    try:
+        yield
+    finally:
+        _C.set_tier(before)
