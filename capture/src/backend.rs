@@ -42,6 +42,11 @@ pub trait Runnable: Send + Sync {
     /// What one run does.
     fn cost(&self) -> RunCost;
 
+    /// No machine code was generated for it: its kernels are those of other sizes.
+    fn is_planned(&self) -> bool {
+        false
+    }
+
     /// Numbers of inputs, scalars and results.
     fn arity(&self) -> (usize, usize, usize);
 

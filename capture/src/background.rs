@@ -6,6 +6,7 @@ use crate::shared::Shared;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rsx_lazy::Trace;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Niceness of compile threads: they take what recording and running leave over.
 const NICE: i32 = 5;
@@ -21,6 +22,7 @@ pub(crate) struct CompileJob {
 /// A bounded queue and the threads that serve it.
 pub(crate) struct CompileQueue {
     sender: Sender<CompileJob>,
+    shared: Arc<Shared>,
 }
 
 impl CompileQueue {
@@ -30,13 +32,15 @@ impl CompileQueue {
             let receiver: Receiver<CompileJob> = receiver.clone();
             shared.spawn(&format!("rsx-compile-{n}"), move |shared| serve(shared, &receiver))?;
         }
-        Ok(CompileQueue { sender })
+        Ok(CompileQueue { sender, shared: shared.clone() })
     }
 
     /// Queues a claimed compilation; if the queue is full the claim is given back and the segment tries again when it
     /// recurs.
     pub(crate) fn push(&self, job: CompileJob) {
+        self.shared.compiling.fetch_add(1, Relaxed);
         if let Err(refused) = self.sender.try_send(job) {
+            self.shared.compiling.fetch_sub(1, Relaxed);
             refused.into_inner().entry.give_up();
         }
     }
@@ -54,5 +58,6 @@ fn serve(shared: &Arc<Shared>, jobs: &Receiver<CompileJob>) {
             return;
         }
         segment::compile(shared, &job.entry, &job.trace, &job.live);
+        shared.compiling.fetch_sub(1, Relaxed);
     }
 }

@@ -23,6 +23,8 @@ const MAX_SITES: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     Compiled,
+    /// All its kernels were known: new sizes of known code.
+    Planned,
     Disk,
     Failed,
 }
@@ -59,6 +61,7 @@ impl CompileRecord {
     fn summary(&self, frames: &FrameTable) -> String {
         let what = match self.source {
             Source::Compiled => "compiled",
+            Source::Planned => "planned (no new code):",
             Source::Disk => "from disk:",
             Source::Failed => "failed:",
         };

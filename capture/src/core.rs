@@ -54,7 +54,7 @@ impl SegmentSink for Core {
         let ends_step = trace.ends_step || matches!(cause, Some(CutCause::OptimizerStep | CutCause::MarkStep));
         let first = entry.sightings() == 1;
         // Asked every time, so that it learns; a guess is worth something in this tier only.
-        let recurs = !first || (shared.foresight.expects(ends_step) && tier == Tier::Auto);
+        let recurs = !first || (shared.foresight.expects(ends_step, trace.nodes.len()) && tier == Tier::Auto);
         if entry.sightings() == 2 && entry.is_foreseen() {
             shared.foresight.came_true();
         }

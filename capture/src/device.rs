@@ -113,6 +113,11 @@ impl Runnable for Compiled {
         RunCost { kernels: cost.kernels + cost.library_calls, bytes_moved: cost.bytes_moved }
     }
 
+    fn is_planned(&self) -> bool {
+        let s = self.0.compile_stats();
+        s.compiled == 0 && s.sized > 0
+    }
+
     fn arity(&self) -> (usize, usize, usize) {
         let p = self.0.program();
         (p.params.len(), p.n_scalars as usize, p.results.len())

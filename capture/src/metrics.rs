@@ -14,9 +14,13 @@ pub struct Metrics {
     pub segments: u64,
     /// Calls replayed without recording (`rsx.jit`, `torch.compile`).
     pub replays: u64,
-    /// Segments compiled, successfully or not.
+    /// Segments for which machine code was generated, or that failed to compile.
     pub compiles: u64,
+    /// Segments that got a program without new machine code: new sizes of known kernels.
+    pub plans: u64,
     pub compile_failures: u64,
+    /// Background compiles queued or running now.
+    pub compiling: u64,
     pub compile_seconds: f64,
     /// Segments whose program was found ready.
     pub cache_hits: u64,
@@ -85,6 +89,7 @@ counters!(
     segments,
     replays,
     compiles,
+    plans,
     compile_failures,
     compile_nanos,
     cache_hits,

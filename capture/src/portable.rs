@@ -76,7 +76,7 @@ fn read_out(r: &mut Reader<'_>) -> Result<OutMeta, String> {
         3 => OutKind::Int,
         _ => return Err("the program is damaged: kind of an output".into()),
     };
-    let (mut sizes, mut strides) = ([0i64; rsx_lazy::record::MAX_RANK], [0i64; rsx_lazy::record::MAX_RANK]);
+    let (mut sizes, mut strides) = ([0i64; rsx_lazy::MAX_RANK], [0i64; rsx_lazy::MAX_RANK]);
     let n = rank as usize;
     if n > sizes.len() || dims.len() != 2 * n {
         return Err("the program is damaged: rank of an output".into());
@@ -124,10 +124,18 @@ impl Recording {
         let mut w = Writer::default();
         let t = &self.trace;
         w.word(MAGIC);
-        w.words([t.hash as u64, (t.hash >> 64) as u64, t.bytes].into_iter());
-        w.words(t.storages.iter().zip(&self.made).zip(&self.live).map(|((u, &made), &live)| {
-            u64::from(u.created) | u64::from(u.written) << 1 | u64::from(made) << 2 | u64::from(live) << 3
-        }).collect::<Vec<_>>().into_iter());
+        w.word(t.bytes);
+        w.words(
+            t.storages
+                .iter()
+                .zip(&self.made)
+                .zip(&self.live)
+                .map(|((u, &made), &live)| {
+                    u64::from(u.created) | u64::from(u.written) << 1 | u64::from(made) << 2 | u64::from(live) << 3
+                })
+                .collect::<Vec<_>>()
+                .into_iter(),
+        );
         w.words(t.storages.iter().map(|u| u.storage.nbytes() as u64).collect::<Vec<_>>().into_iter());
         w.words(t.refs.iter().map(|&r| u64::from(r)));
         w.words(t.data.iter().copied());
@@ -160,7 +168,7 @@ impl Recording {
         if r.word()? != MAGIC {
             return Err("not a program of this version of rsx".into());
         }
-        let [low, high, all] = r.words()?[..] else { return Err("the program is damaged".into()) };
+        let all = r.word()?;
         let flags = r.words()?;
         let nbytes = r.words()?;
         if flags.len() != nbytes.len() {
@@ -200,19 +208,12 @@ impl Recording {
             created: bit(f, 0),
             written: bit(f, 1),
         });
-        let trace = Trace {
-            nodes,
-            storages: storages.collect(),
-            refs,
-            data,
-            hash: u128::from(low) | u128::from(high) << 64,
-            bytes: all,
-            sequence: 0,
-        };
+        let trace =
+            Trace { nodes, storages: storages.collect(), refs, data, bytes: all, sequence: 0, ends_step: false };
         // Nobody else has its constants: they stay.
         let live: Vec<bool> = flags.iter().map(|&f| bit(f, 3) || !bit(f, 2)).collect();
         Ok(Recording {
-            key: Key::of(&trace, &live, session.core.device),
+            key: Key::of(&trace, &live, session.core.environment),
             storages: vec![Weak::new(); trace.storages.len()],
             made: flags.iter().map(|&f| bit(f, 2)).collect(),
             trace,

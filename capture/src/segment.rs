@@ -24,6 +24,14 @@ pub(crate) struct CompiledSegment {
     pub(crate) started: AtomicBool,
 }
 
+impl CompiledSegment {
+    /// It has no machine code of its own: see [`Runnable::is_planned`].
+    fn is_planned(&self) -> bool {
+        let graphs = || self.steps.iter().filter_map(|s| if let StepKind::Graph(g) = &s.kind { Some(g) } else { None });
+        graphs().next().is_some() && graphs().all(|g| g.runnable.is_planned())
+    }
+}
+
 /// One step.
 #[derive(Debug)]
 pub(crate) struct Step {
@@ -88,7 +96,13 @@ pub(crate) fn compile(shared: &Shared, entry: &Entry, trace: &Trace, live: &[boo
         catch_unwind(AssertUnwindSafe(build)).unwrap_or_else(|panic| Err(failure(trace, None, panic_text(&*panic))))
     });
     drop(event);
-    Counters::add(&shared.counters.compiles, 1);
+    let source = match &built {
+        Ok(program) if program.is_planned() => Source::Planned,
+        Ok(_) => Source::Compiled,
+        Err(_) => Source::Failed,
+    };
+    let planned = source == Source::Planned;
+    Counters::add(if planned { &shared.counters.plans } else { &shared.counters.compiles }, 1);
     let took = started.elapsed();
     Counters::add(&shared.counters.compile_nanos, took.as_nanos() as u64);
     shared.foresight.compiled(trace.nodes.len(), took);
@@ -100,7 +114,7 @@ pub(crate) fn compile(shared: &Shared, entry: &Entry, trace: &Trace, live: &[boo
             if let (Some(store), Some(bytes)) = (&shared.store, bytes) {
                 store.put(EntryKind::Program, entry.key.hash(), &label(shared, trace), &bytes);
             }
-            note(shared, entry, trace, Source::Compiled, took, why);
+            note(shared, entry, trace, source, took, why);
         }
         // Nobody waits for it any more.
         Err(_) if shared.is_closed() => entry.settle(None),
@@ -114,7 +128,7 @@ pub(crate) fn compile(shared: &Shared, entry: &Entry, trace: &Trace, live: &[boo
                 trace.nodes.len(), f.op, f.message
             );
             entry.settle(None);
-            note(shared, entry, trace, Source::Failed, took, why);
+            note(shared, entry, trace, source, took, why);
         }
     }
 }

@@ -214,6 +214,8 @@ impl Session {
             segments: c.segments.load(Relaxed),
             replays: c.replays.load(Relaxed),
             compiles: c.compiles.load(Relaxed),
+            plans: c.plans.load(Relaxed),
+            compiling: shared.compiling.load(Relaxed) as u64,
             compile_failures: c.compile_failures.load(Relaxed),
             compile_seconds: seconds(&c.compile_nanos),
             cache_hits: c.cache_hits.load(Relaxed),

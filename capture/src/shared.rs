@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     closed: AtomicBool,
     /// What is queued is dropped unrun, and compiles stop early.
     abandoned: AtomicBool,
+    /// Background compiles that are queued or running.
+    pub(crate) compiling: AtomicUsize,
     /// Threads of the session that still run.
     threads: AtomicUsize,
     executor: OnceLock<ThreadId>,
@@ -66,6 +68,7 @@ impl Shared {
             forked: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
+            compiling: AtomicUsize::new(0),
             threads: AtomicUsize::new(0),
             executor: OnceLock::new(),
             executor_ended: AtomicBool::new(false),

@@ -110,6 +110,8 @@ pub struct CompileStats {
     pub stored: u64,
     /// Kernels that were loaded already.
     pub cached: u64,
+    /// Kernels, of all, that run on code made for other sizes.
+    pub sized: u64,
     /// Wall time, nanoseconds.
     pub ns: u64,
 }

@@ -97,7 +97,7 @@ fn metrics(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         ($($field:ident)*) => { $( d.set_item(stringify!($field), m.$field)?; )* };
     }
     items! {
-        records signatures segments replays compiles compile_failures compile_seconds cache_hits disk_hits disk_rejects
+        records signatures segments replays compiles plans compiling compile_failures compile_seconds cache_hits disk_hits disk_rejects
         check_failures eager_runs eager_ops calls
         fallbacks cuts host_waits wait_seconds throttles launch_failures faults kernels bytes_moved busy_seconds
         live_bytes peak_bytes reserved_bytes system_allocations live_storages cached_segments

@@ -25,10 +25,12 @@ def synchronize() -> None:
 def metrics() -> dict[str, Any]:
     """Counters since the start, or since :func:`reset_metrics`.
 
-    Keys, all counts unless said: ``records`` (ops recorded), ``segments``, ``compiles``, ``compile_seconds`` (float),
-    ``cache_hits``, ``disk_hits`` (programs from the disk cache), ``eager_runs`` (segments run op by op), ``calls`` (dict: runs of single ops by the eager engine, per
-    op), ``fallbacks`` (dict: ops run at once on the CPU), ``cuts`` (dict: segments per cause), ``host_waits``,
-    ``kernels``, ``bytes_moved``, ``live_bytes``, ``peak_bytes``.
+    Keys, all counts unless said: ``records`` (ops recorded), ``segments``, ``compiles`` (segments for which code was
+    generated), ``plans`` (segments that run on code known from other sizes), ``compiling`` (in the background now),
+    ``compile_seconds`` (float), ``cache_hits``, ``disk_hits`` (programs from the disk cache), ``eager_runs`` (segments
+    run op by op), ``calls`` (dict: runs of single ops by the eager engine, per op), ``fallbacks`` (dict: ops run at
+    once on the CPU), ``cuts`` (dict: segments per cause), ``host_waits``, ``kernels``, ``bytes_moved``,
+    ``live_bytes``, ``peak_bytes``.
     """
     return _C.metrics()
 
@@ -56,13 +58,8 @@ def explain() -> str:
 def wait_for_compiles() -> None:
     """Wait until no compile is running or queued in the background (for benchmarks and tests)."""
     synchronize()
-    before, quiet = None, 0
-    while quiet < 5:
-        m = metrics()
-        now = m["compiles"], m["compile_failures"]
-        quiet = quiet + 1 if now == before else 0
-        before = now
-        time.sleep(0.05)
+    while metrics()["compiling"]:
+        time.sleep(0.005)
 
 
 @contextlib.contextmanager

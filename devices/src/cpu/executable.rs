@@ -160,6 +160,7 @@ impl CpuExecutable {
         }
         let mut stats = CompileStats { ns: begin.elapsed().as_nanos() as u64, ..CompileStats::default() };
         for k in &kernels {
+            stats.sized += u64::from(k.is_sized());
             match k.origin {
                 super::jit::Origin::Memory => stats.cached += 1,
                 super::jit::Origin::Store => stats.stored += 1,

@@ -175,6 +175,12 @@ impl Kernel {
         Ok(Kernel { name, kind, origin, bytes: made.bytes, other, plain, streaming, cost_ns: made.cost_ns })
     }
 
+    /// It runs on code made for other sizes, too.
+    pub fn is_sized(&self) -> bool {
+        let first = self.streaming.as_ref().or_else(|| self.plain.get()?.as_ref().ok());
+        first.is_some_and(|l| l.code.sizes.is_some())
+    }
+
     /// Estimated duration of a launch on one thread, nanoseconds.
     pub fn cost_ns(&self) -> u64 {
         self.cost_ns
