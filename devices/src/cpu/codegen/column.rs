@@ -62,19 +62,23 @@ impl Plan {
         let extent = |v: Option<&u32>| v.map_or(1, |&v| k.loops[v as usize].extent);
         let kept_lanes = k.loops.last().is_some_and(|l| !l.reduced);
         let inner = extent(if kept_lanes { kept.last() } else { reduced.last() });
-        let unroll = super::unroll(k).min((inner / w as i64).max(1) as usize);
+        let unroll = super::unroll(k).min(1 << (inner / w as i64).max(1).ilog2());
         let chunk = (w * unroll) as i64;
         let width: i64 = k.reductions.iter().map(|r| i64::from(accumulator(r.dtype).bits()) / 8).sum();
         let tile = if kept_lanes { (TILE / width.max(1) / chunk).max(1) * chunk } else { 1 };
         let tiles = if kept_lanes { ceil_div(inner, tile) } else { 1 };
         let units = k.kept() / if kept_lanes { inner } else { 1 } * tiles;
         let (outer, points) = (extent(reduced.first()), k.kept() * k.reduced());
-        let parts = (UNITS / units.max(1)).min(points / PART).min(outer).max(1);
-        let mut trips = ceil_div(outer, parts);
-        if !kept_lanes && reduced.len() == 1 {
-            trips = ceil_div(trips, chunk) * chunk;
-        }
-        Plan { kept, reduced, kept_lanes, tile, tiles, unroll, parts: ceil_div(outer, trips), trips }
+        let most = (UNITS / units.max(1)).min(points / PART).min(outer).max(1);
+        let trips_of = |parts: i64| match ceil_div(outer, parts) {
+            trips if !kept_lanes && reduced.len() == 1 => ceil_div(trips, chunk) * chunk,
+            trips => trips,
+        };
+        // A power of two, for sizes that differ a little to have the same code, and no part empty.
+        let powers = (0..=most.ilog2()).rev().map(|n| 1 << n);
+        let parts = powers.into_iter().find(|&p| ceil_div(outer, trips_of(p)) == p).unwrap_or(1);
+        let trips = trips_of(parts);
+        Plan { kept, reduced, kept_lanes, tile, tiles, unroll, parts, trips }
     }
 
     pub(super) fn units(&self, k: &Kernel) -> i64 {
