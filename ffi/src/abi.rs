@@ -6,7 +6,6 @@ use crate::{fork, frames, replay, watch};
 use rsx_capture::CutCause;
 use rsx_lazy::aten::structural::{Encoding, encoding};
 use rsx_lazy::{OpId, OutMeta, Recorded, RetInfo, Sig, SigFlags, Storage};
-use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
