@@ -131,15 +131,17 @@ pub fn compile(graph: Graph, options: &CompileOptions) -> Result<Compiled, Compi
     let mut left = options.bisect.unwrap_or(usize::MAX);
     let graph = passes::run_pipeline(graph, options, &mut left, &mut dump, &mut ledger)?;
 
+    let fuses = options.enabled("fusion") && left > 0;
     let mut timed = |pass: &'static str, before: usize, after: usize, start: Instant| {
         let micros = start.elapsed().as_micros() as u64;
-        ledger.push(LedgerEntry { pass, micros, insts_before: before, insts_after: after, changed: true });
+        let counted = pass == "fusion" && fuses;
+        ledger.push(LedgerEntry { pass, micros, insts_before: before, insts_after: after, changed: true, counted });
     };
     let in_pass = |pass: &'static str| move |error| CompileError::Pass { pass, error };
 
     let start = Instant::now();
     let mut decisions: Vec<Decision> = Vec::new();
-    let fused = if options.enabled("fusion") && left > 0 {
+    let fused = if fuses {
         fusion::run(&graph, &options.model, &options.limits, &mut decisions)
     } else {
         fusion::run_unfused(&graph)

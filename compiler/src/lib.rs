@@ -1,6 +1,7 @@
 //! The compiler of rsx: primitive IR, passes, fusion, buffers and kernel IR.
 //!
 //! Knows nothing of devices, libtorch or Python (see ARCHITECTURE.md).
+mod bisect;
 pub mod buffers;
 mod compile;
 pub mod cost;
@@ -15,4 +16,5 @@ pub mod samples;
 pub mod text;
 pub mod verify;
 
+pub use bisect::{Bisection, bisect, first_difference, tolerance};
 pub use compile::{CompileError, CompileOptions, Compiled, Stats, compile};

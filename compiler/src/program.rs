@@ -120,6 +120,30 @@ pub struct KernelSpec {
     pub body: Arc<Graph>,
 }
 
+/// What puts a [`Thunk::Copy`] into a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum CopyRule {
+    /// The result is a parameter or a constant of the graph.
+    GivenResult,
+    /// The value is another result already.
+    SharedResult,
+    /// The result is a part of a larger storage, or its elements are stored in another order.
+    PartialResult,
+    /// An op that works in place would overwrite an operand that somebody still needs.
+    InPlace,
+}
+
+impl std::fmt::Display for CopyRule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            CopyRule::GivenResult => "the result is a parameter or a constant",
+            CopyRule::SharedResult => "the value is another result already",
+            CopyRule::PartialResult => "the result is a part of a larger storage or stored in another order",
+            CopyRule::InPlace => "the op works in place and its operand is needed later, or is no memory of its own",
+        })
+    }
+}
+
 /// A result of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ResultSpec {
@@ -142,6 +166,8 @@ pub struct Program {
     pub constants: Vec<u8>,
     pub kernels: Vec<KernelSpec>,
     pub thunks: Vec<Thunk>,
+    /// Why each of the [`Thunk::Copy`]s is there, in their order: for dumps.
+    pub copy_rules: Vec<CopyRule>,
     /// Recorded op of each thunk (an index the recorder understands), for errors and profiles.
     pub locs: Vec<u32>,
 }

@@ -75,8 +75,11 @@ fn samples_of_every_op() {
 
 #[test]
 fn random_graphs() {
-    for seed in 0..200 {
-        let sample = random_graph(seed, 30);
+    // `RSX_COUNT` graphs from number `RSX_SEED` on: thousands by night.
+    let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
+    let (first, count) = (number("RSX_SEED", 0), number("RSX_COUNT", 300));
+    for seed in first..first + count {
+        let sample = random_graph(seed, 8 + (seed % 40) as usize);
         check(&sample, &CompileOptions::default());
         if seed % 8 == 0 {
             check(&sample, &unfused());
@@ -108,4 +111,21 @@ fn every_pass_keeps_the_meaning() {
             check_close(&what, &got, &want);
         }
     }
+}
+
+#[test]
+fn any_number_of_passes_keeps_the_meaning() {
+    for seed in 0..12 {
+        let sample = random_graph(700 + seed, 30);
+        for n in 0..passes::pipeline().len() {
+            check(&sample, &CompileOptions { bisect: Some(n), ..CompileOptions::default() });
+        }
+    }
+}
+
+#[test]
+fn bisection_of_a_right_program_finds_nothing() {
+    let sample = random_graph(3, 20);
+    let found = rsx_compiler::bisect(&sample.graph, &sample.args, &CompileOptions::default());
+    assert_eq!(found, Ok(rsx_compiler::Bisection::Right));
 }

@@ -2,7 +2,7 @@
 //! lowers one updates it, a change that raises one explains why.
 mod models;
 
-use models::{F, Gpt, Step, clipped, gated_mlp, gpt, math_attention, mlp};
+use models::{F, Gpt, Step, clipped, gated_mlp, gpt, gpt_forward, math_attention, mlp};
 use rsx_compiler::interp::{Num, Tensor, eval};
 use rsx_compiler::ir::{Builder, DType, FusionKind, Graph, ParamKind, TensorType, Value};
 use rsx_compiler::program::{Program, Thunk, reference};
@@ -165,6 +165,77 @@ fn gpt_training_step() {
     let aliased = c.program.results.iter().filter(|r| r.alias.is_some()).count();
     assert_eq!(aliased, c.program.results.len() - 1);
     assert!(c.memory_analysis().temp_bytes < c.memory_analysis().sum_bytes);
+}
+
+/// A block's forward: attention with one projection of q, k and v, MLP, residuals, as `examples/gpt.py` records it.
+#[test]
+fn a_transformer_block_is_seven_kernels() {
+    let forward = |layers| {
+        let c = compiled(&gpt_forward(Gpt { layers, batch: 2, time: 8, width: 16, heads: 2, vocab: 11 }));
+        c.program.thunks.iter().map(|t| if let Thunk::Group(calls) = t { calls.len() } else { 1 }).sum::<usize>()
+    };
+    // Two norms, four products with their epilogues, attention.
+    assert_eq!(forward(3) - forward(2), 7);
+}
+
+/// The step of `examples/train_gpt.py`: intermediate values in memory at a time.
+#[test]
+fn memory_of_a_gpt_training_step() {
+    let g = gpt(Gpt { layers: 4, batch: 4, time: 256, width: 256, heads: 8, vocab: 103 });
+    let compile = |change: &dyn Fn(&mut CompileOptions)| {
+        let mut options = CompileOptions { verify: true, ..CompileOptions::default() };
+        change(&mut options);
+        compile(g.clone(), &options).unwrap_or_else(|e| panic!("{e}"))
+    };
+    let kept = compile(&|o| o.passes.push("-rematerialize".into()));
+    let usual = compile(&|_| ());
+    let limited = compile(&|o| o.remat.memory_limit = Some(80_000_000));
+    let slab = |c: &Compiled| c.memory_analysis().temp_bytes;
+    // 16 times batch x time x width of floats per layer are saved for the backward pass; 10 with cheap values computed
+    // again.
+    assert!(slab(&kept) <= 75_100_000, "{}", slab(&kept));
+    assert!(slab(&usual) <= 54_200_000, "{}", slab(&usual));
+    assert!(slab(&limited) <= 42_000_000, "{}", slab(&limited));
+    for c in [&kept, &usual, &limited] {
+        let m = c.memory_analysis();
+        assert!(m.temp_bytes as f64 <= 1.06 * m.peak_bytes as f64, "fragmented: {m:?}");
+        assert!(m.temp_bytes * 2 <= m.sum_bytes, "{m:?}");
+    }
+    // What is computed again is part of kernels that are there anyway.
+    assert_eq!(usual.stats.thunks, kept.stats.thunks);
+    assert!(usual.stats.cost.flops <= 1.01 * kept.stats.cost.flops);
+    assert!(limited.stats.cost.flops <= 1.3 * kept.stats.cost.flops);
+}
+
+/// Gradients are made late: until then their memory holds activations.
+#[test]
+fn late_results_host_intermediate_values() {
+    let (n, width) = (256, 256);
+    let g = graph("hosted", |s| {
+        let (x, y) = (s.input(F, &[n, width]).1, s.input(F, &[n, width]).1);
+        let a = s.b.matmul(x, y);
+        let b = s.b.matmul(a, y);
+        let c = s.b.matmul(b, a);
+        vec![s.b.matmul(c, b)]
+    });
+    let c = compiled(&g);
+    let m = c.memory_analysis();
+    // `a` waits in the result's memory.
+    assert_eq!((m.temp_bytes, m.hosted_bytes), (2 * 4 * (n * width) as u64, 4 * (n * width) as u64), "{m:?}");
+}
+
+#[test]
+fn every_copy_says_why() {
+    let g = graph("copies", |s| {
+        let (x, i) = (s.input(F, &[8, 4]).1, s.input(DType::I64, &[2]).1);
+        let u = s.input(F, &[2, 4]).1;
+        let y = s.b.scatter(rsx_compiler::ir::ScatterKind::Add, x, &[0], &[i], u);
+        vec![y, y, x]
+    });
+    let text = dump::program_text(&check_values(&g, 8).program);
+    for rule in ["works in place", "another result already", "a parameter or a constant"] {
+        assert!(text.lines().any(|l| l.contains("copy(") && l.contains(rule)), "no `{rule}` in\n{text}");
+    }
 }
 
 #[test]

@@ -47,8 +47,13 @@ fn buffer(device: &dyn Device, bytes: &[u8]) -> Buffer {
     b
 }
 
-fn run(device: &dyn Device, graph: &Graph, args: &[Tensor]) -> Result<(Vec<Vec<u8>>, String), String> {
-    let compiled = compile(graph.clone(), &CompileOptions::default()).map_err(|e| e.to_string())?;
+fn run(
+    device: &dyn Device,
+    graph: &Graph,
+    args: &[Tensor],
+    options: &CompileOptions,
+) -> Result<(Vec<Vec<u8>>, String), String> {
+    let compiled = compile(graph.clone(), options).map_err(|e| e.to_string())?;
     let text = dump::program_text(&compiled.program);
     let program = Arc::new(compiled.program);
     let executable = device.compile(program.clone()).map_err(|e| format!("{e}\n{text}"))?;
@@ -75,11 +80,15 @@ fn run(device: &dyn Device, graph: &Graph, args: &[Tensor]) -> Result<(Vec<Vec<u
 }
 
 fn check(s: &Sample, targets: &[Target], failures: &mut Vec<String>) {
+    check_with(s, targets, &CompileOptions::default(), failures);
+}
+
+fn check_with(s: &Sample, targets: &[Target], options: &CompileOptions, failures: &mut Vec<String>) {
     let Ok(want) = eval(&s.graph, &s.args) else { return };
     for &target in targets {
         let device = CpuDevice::with(MemoryPool::new(None), target);
         let what = format!("{} {}/{}", s.name, target.level.name(), target.vector_bytes);
-        match run(&device, &s.graph, &s.args) {
+        match run(&device, &s.graph, &s.args, options) {
             Err(e) => failures.push(format!("{what}: {e}\n{}", s.graph)),
             Ok((got, text)) => {
                 for (n, (g, w)) in got.iter().zip(&want).enumerate() {
@@ -113,22 +122,26 @@ fn samples_of_every_op() {
     report(failures);
 }
 
+#[path = "../../compiler/tests/models/mod.rs"]
+mod models;
+
+/// `RSX_COUNT` random graphs from number `RSX_SEED` on: 300 unless said, thousands by night.
 #[test]
 fn random_graphs() {
     let mut failures = Vec::new();
     let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
-    let (first, count) = (number("RSX_SEED", 0), number("RSX_COUNT", 60));
+    let (first, count) = (number("RSX_SEED", 0), number("RSX_COUNT", 300));
     for seed in first..first + count {
         let size = 4 + (seed % 40) as usize;
         let list = targets();
         let target = list[seed as usize % list.len()];
-        check(&random_graph(seed, size), &[target], &mut failures);
+        // Some are squeezed into no memory at all.
+        let mut options = CompileOptions::default();
+        options.remat.memory_limit = (seed % 5 == 0).then_some(0);
+        check_with(&random_graph(seed, size), &[target], &options, &mut failures);
     }
     report(failures);
 }
-
-#[path = "../../compiler/tests/models/mod.rs"]
-mod models;
 
 /// Whole training steps.
 #[test]
@@ -155,7 +168,11 @@ fn models_train() {
                 }
             })
             .collect();
-        check(&Sample { name: name.to_owned(), graph, args }, &targets(), &mut failures);
+        let sample = Sample { name: name.to_owned(), graph, args };
+        check(&sample, &targets(), &mut failures);
+        let mut squeezed = CompileOptions::default();
+        squeezed.remat.memory_limit = Some(0);
+        check_with(&sample, &[Target::host()], &squeezed, &mut failures);
     }
     report(failures);
 }

@@ -105,6 +105,7 @@ pub fn program_text(program: &Program) -> String {
         let alias = r.alias.map_or(String::new(), |p| format!(" in param{p}"));
         let _ = writeln!(out, "result {n}: {}{alias}", r.ty);
     }
+    let mut rules = program.copy_rules.iter();
     for (t, thunk) in program.thunks.iter().enumerate() {
         let line = match thunk {
             Thunk::Kernel(call) => call_text(program, call),
@@ -115,7 +116,10 @@ pub fn program_text(program: &Program) -> String {
                 });
                 format!("{op}({}){then} -> {}", views(inputs), views(outputs))
             }
-            Thunk::Copy { from, to } => format!("copy({}) -> {}", view_text(from), view_text(to)),
+            Thunk::Copy { from, to } => {
+                let why = rules.next().map_or(String::new(), |r| format!(" // {r}"));
+                format!("copy({}) -> {}{why}", view_text(from), view_text(to))
+            }
             Thunk::Group(calls) => {
                 let calls: Vec<String> = calls.iter().map(|c| format!("    {}", call_text(program, c))).collect();
                 format!("group of {}\n{}", calls.len(), calls.join("\n"))

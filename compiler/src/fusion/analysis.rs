@@ -1,4 +1,5 @@
 //! What every instruction is for fusion, and which stored values it reads, how.
+use super::cluster::Reason;
 use super::views::Strided;
 use crate::cost;
 use crate::ir::{Attrs, Class, Dims, Graph, Inst, InstId, OpKind, ParamKind, Value};
@@ -50,6 +51,8 @@ pub(crate) struct Analysis<'g> {
     role: Vec<Role>,
     /// Inline values that must be stored all the same.
     forced: Vec<bool>,
+    /// For whom, and why.
+    pub(crate) why_forced: Vec<(Value, InstId, Reason)>,
     /// 0-d arithmetic that is stored because it is a result, but computed again by its readers like any other.
     side: Vec<bool>,
     /// Transposes and concatenations that cost nothing: the library results they are made of are stored in their memory.
@@ -69,6 +72,7 @@ impl<'g> Analysis<'g> {
             g,
             role: Vec::with_capacity(g.insts.len()),
             forced: vec![false; g.n_values()],
+            why_forced: Vec::new(),
             side: vec![false; g.n_values()],
             stored_root: vec![false; g.n_values()],
             reads: vec![SmallVec::new(); g.insts.len()],
@@ -202,7 +206,14 @@ impl<'g> Analysis<'g> {
         } else if inst.kind.class() == Class::Elementwise {
             self.side[v.0 as usize] = true;
         } else {
-            self.forced[v.0 as usize] = true;
+            self.force(v, self.g.def(v), Reason::Result);
+        }
+    }
+
+    /// Stores inline value `v` for `reader`.
+    fn force(&mut self, v: Value, reader: InstId, why: Reason) {
+        if !std::mem::replace(&mut self.forced[v.0 as usize], true) {
+            self.why_forced.push((v, reader, why));
         }
     }
 
@@ -224,7 +235,7 @@ impl<'g> Analysis<'g> {
                     }
                     let d = self.g.def_inst(v);
                     if self.is_renaming(v) {
-                        self.force_base(v);
+                        self.force_base(v, id);
                     } else {
                         stack.extend(d.operands.iter().copied());
                     }
@@ -232,31 +243,32 @@ impl<'g> Analysis<'g> {
                 continue;
             }
             for &v in &inst.operands {
-                self.force_for_library(inst, v);
+                self.force_for_library(id, v);
             }
         }
     }
 
     /// The operand of a reshape is memory: what is neither stored nor a renamed stored value is forced.
-    fn force_base(&mut self, v: Value) {
+    fn force_base(&mut self, v: Value, reader: InstId) {
         if self.is_memory(v) {
             return;
         }
         let d = self.g.def_inst(v);
         if d.kind == OpKind::Reshape {
-            self.force_base(d.operands[0]);
+            self.force_base(d.operands[0], reader);
         } else {
-            self.forced[v.0 as usize] = true;
+            self.force(v, reader, Reason::Dense);
         }
     }
 
-    fn force_for_library(&mut self, inst: &Inst, v: Value) {
+    fn force_for_library(&mut self, id: InstId, v: Value) {
+        let inst = self.g.inst(id);
         if self.is_stored(v) {
             return;
         }
         // What a barrier lets through keeps its place, and kernels read places densely.
         if inst.kind == OpKind::OptimizationBarrier {
-            return self.force_base(v);
+            return self.force_base(v, id);
         }
         let view = self.view(v);
         let root = view.root;
@@ -264,14 +276,14 @@ impl<'g> Analysis<'g> {
             let base = self.g.def_inst(root);
             // A reshape that strides cannot express: its operand becomes dense memory.
             if base.kind == OpKind::Reshape {
-                self.force_base(base.operands[0]);
+                self.force_base(base.operands[0], id);
             } else {
-                self.forced[root.0 as usize] = true;
+                self.force(root, id, Reason::Strides);
             }
         }
         if let (OpKind::DotGeneral, Attrs::Dot(d)) = (inst.kind, &inst.attrs) {
             if !super::dot::walkable(&self.view(v), inst, v, d) {
-                self.forced[v.0 as usize] = true;
+                self.force(v, id, Reason::Strides);
             }
         }
     }

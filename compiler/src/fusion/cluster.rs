@@ -82,6 +82,12 @@ pub enum Reason {
     OtherReaders,
     /// It would cost more time than it saves.
     Cost,
+    /// It is a result of the program, which needs memory of its own.
+    Result,
+    /// A reshape of it is read, which only dense memory has.
+    Dense,
+    /// A library kernel reads it, and no strides describe it as a view of what is in memory.
+    Strides,
 }
 
 impl std::fmt::Display for Reason {
@@ -100,6 +106,9 @@ impl std::fmt::Display for Reason {
             Reason::EpilogueDims => "the epilogue would tell apart what the product walks as one dimension",
             Reason::OtherReaders => "the value is needed elsewhere too",
             Reason::Cost => "it would cost more time than it saves",
+            Reason::Result => "it is a result, which needs memory of its own",
+            Reason::Dense => "a reshape of it is read, which only dense memory has",
+            Reason::Strides => "a library kernel reads it and no strides describe it as a view",
         })
     }
 }

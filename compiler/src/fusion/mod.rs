@@ -63,7 +63,8 @@ impl Default for FusionLimits {
 /// One decision of the fusion, for the dump.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// `producer`, `epilogue`, `sibling` or `recompute`.
+    /// `producer`, `epilogue`, `sibling`, `scalars`, `recompute`, or `inline`: a movement op that is stored (a copy) instead
+    /// of being part of its readers' index arithmetic.
     pub how: &'static str,
     /// An instruction of the one cluster (it is named after one of its instructions).
     pub from: InstId,
@@ -78,6 +79,9 @@ pub struct Decision {
 /// reshapes of those; library ops may take movement ops on those; reshapes and barriers rename; nothing else is left.
 pub fn run(g: &Graph, model: &DeviceModel, limits: &FusionLimits, log: &mut Vec<Decision>) -> Result<Graph, TypeError> {
     let analysis = Analysis::new(g);
+    for &(v, into, reason) in &analysis.why_forced {
+        log.push(Decision { how: "inline", from: g.def(v), into, merged: Err(reason) });
+    }
     let mut clusters = Clusters::new(&analysis);
     merge::run(&mut clusters, limits, log);
     let remat = remat::run(&clusters, model, log);

@@ -21,6 +21,11 @@ impl Builder {
         Builder { graph: Graph::new(name), ..Builder::default() }
     }
 
+    /// Makes room for a graph about as large as `other`.
+    pub fn reserve_like(&mut self, other: &Graph) {
+        self.graph.reserve_like(other);
+    }
+
     /// The graph so far.
     pub fn graph(&self) -> &Graph {
         &self.graph

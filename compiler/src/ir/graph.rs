@@ -74,6 +74,12 @@ impl Graph {
         Graph { name: name.into(), ..Graph::default() }
     }
 
+    /// Makes room for as much as `other` has: what rebuilds a graph need not grow step by step.
+    pub fn reserve_like(&mut self, other: &Graph) {
+        self.insts.reserve(other.insts.len() + other.insts.len() / 8);
+        self.values.reserve(other.values.len() + other.values.len() / 8);
+    }
+
     pub fn ty(&self, v: Value) -> &TensorType {
         &self.values[v.0 as usize].0
     }

@@ -108,6 +108,8 @@ pub struct LedgerEntry {
     pub insts_before: usize,
     pub insts_after: usize,
     pub changed: bool,
+    /// One of the passes that `RSX_BISECT` counts.
+    pub counted: bool,
 }
 
 fn by_name(name: &str) -> Option<&'static Pass> {
@@ -165,6 +167,7 @@ pub(crate) fn run_pipeline(
             insts_before: graph.insts.len(),
             insts_after: next.insts.len(),
             changed,
+            counted: changed && !pass.required,
         });
         graph = next;
     }

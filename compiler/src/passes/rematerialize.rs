@@ -68,12 +68,12 @@ pub(super) fn run(graph: &Graph, cx: &PassContext<'_>) -> Result<Graph, TypeErro
         let t = Timeline::new(&graph);
         let over = options.memory_limit.map_or(0, |limit| (fixed_bytes(&graph) + t.peak).saturating_sub(limit));
         // Without a limit, little is left once a round has gained little.
-        if t.peak < options.min_peak || (over == 0 && t.peak > before / GAIN.1 * GAIN.0) {
+        if over == 0 && (t.peak < options.min_peak || t.peak > before / GAIN.1 * GAIN.0) {
             break;
         }
         before = t.peak;
         let left = *budget.get_or_insert_with(|| program_ns(&graph, cx) * options.slowdown);
-        let mut c = Chooser::new(&graph, &t, cx);
+        let mut c = Chooser::new(&graph, &t, cx, if over > 0 { 0 } else { options.min_bytes });
         let spent = c.cheap(left) + if over > 0 { c.whatever(over) } else { 0.0 };
         budget = Some(left - spent);
         if !c.dropped.contains(&true) {
@@ -256,6 +256,7 @@ struct Chooser<'c> {
     g: &'c Graph,
     t: &'c Timeline,
     cx: &'c PassContext<'c>,
+    min_bytes: u64,
     /// By value: computed again behind the peak.
     dropped: Vec<bool>,
     /// By value: must stay for the sake of one that is dropped.
@@ -267,13 +268,22 @@ struct Chooser<'c> {
 }
 
 impl<'c> Chooser<'c> {
-    fn new(g: &'c Graph, t: &'c Timeline, cx: &'c PassContext<'c>) -> Self {
+    fn new(g: &'c Graph, t: &'c Timeline, cx: &'c PassContext<'c>, min_bytes: u64) -> Self {
         let late = (t.at + 1..g.insts.len())
             .filter(|&i| t.live[i])
             .map(|i| ((g.insts[i].kind, &g.insts[i].attrs, &g.insts[i].operands[..]), InstId(i as u32)))
             .collect();
         let (values, insts) = (g.n_values(), g.insts.len());
-        Chooser { g, t, cx, dropped: vec![false; values], kept: vec![false; values], cone: vec![false; insts], late }
+        Chooser {
+            g,
+            t,
+            cx,
+            min_bytes,
+            dropped: vec![false; values],
+            kept: vec![false; values],
+            cone: vec![false; insts],
+            late,
+        }
     }
 
     fn candidates(&self) -> Vec<Value> {
@@ -284,7 +294,7 @@ impl<'c> Chooser<'c> {
                 && !self.t.busy[i]
                 && !self.kept[i]
                 && !self.dropped[i]
-                && self.g.ty(v).bytes() >= self.cx.options.remat.min_bytes
+                && self.g.ty(v).bytes() >= self.min_bytes.max(1)
         };
         (0..self.g.n_values() as u32).map(Value).filter(wanted).collect()
     }

@@ -25,6 +25,7 @@ impl<'g> Rewriter<'g> {
     /// As [`Rewriter::new`], but parameter i gets the type `ty(i)`: for bodies, whose callers change with them.
     pub fn with_params(src: &'g Graph, ty: impl Fn(usize) -> TensorType) -> Self {
         let mut b = Builder::new(src.name.clone());
+        b.reserve_like(src);
         let mut by_index = Vec::with_capacity(src.params.len());
         for (i, p) in src.params.iter().enumerate() {
             by_index.push(b.parameter(ty(i), p.kind));

@@ -1,5 +1,5 @@
 //! From a fused graph and its buffer plan to a program.
-use super::{KernelCall, KernelSpec, Place, Program, ResultSpec, Thunk, View};
+use super::{CopyRule, KernelCall, KernelSpec, Place, Program, ResultSpec, Thunk, View};
 use crate::buffers::{Binding, Plan, ResultPlan};
 use crate::ir::{
     Attrs, Builder, DType, Dims, FusionKind, Graph, Inst, InstId, OpKind, ParamKind, TensorType, TypeError, Value,
@@ -31,6 +31,7 @@ pub(crate) fn emit(graph: &Graph, plan: &Plan) -> Result<Program, TypeError> {
             kernels: Vec::new(),
             thunks: Vec::new(),
             locs: Vec::new(),
+            copy_rules: Vec::new(),
         },
     };
     for &id in &plan.order {
@@ -44,7 +45,13 @@ pub(crate) fn emit(graph: &Graph, plan: &Plan) -> Result<Program, TypeError> {
             ResultPlan::Copy => {
                 let to = View::dense(Place::Result(n as u32), &ty);
                 let from = e.view(v)?;
-                e.push(Thunk::Copy { from, to }, graph.def_inst(v).loc);
+                let shared = graph.results[..n].contains(&v);
+                let rule = match from.place {
+                    Place::Result(_) if shared => CopyRule::SharedResult,
+                    Place::Param(_) | Place::Constant { .. } | Place::Scalar(_) => CopyRule::GivenResult,
+                    Place::Result(_) | Place::Slab { .. } => CopyRule::PartialResult,
+                };
+                e.copy(from, to, graph.def_inst(v).loc, rule);
                 None
             }
         };
@@ -74,6 +81,13 @@ impl Emitter<'_> {
             self.program.thunks.push(thunk);
             self.program.locs.push(loc);
         }
+    }
+
+    fn copy(&mut self, from: View, to: View, loc: u32, rule: CopyRule) {
+        if !to.dims.contains(&0) {
+            self.program.copy_rules.push(rule);
+        }
+        self.push(Thunk::Copy { from, to }, loc);
     }
 
     /// `v` where it lives.
@@ -126,7 +140,7 @@ impl Emitter<'_> {
         let outputs = inst.results().map(|v| self.view(v)).collect::<Result<Vec<_>, _>>()?;
         if matches!(inst.kind, OpKind::Scatter | OpKind::DynamicUpdateSlice) {
             if self.plan.copy_before.contains(&id) {
-                self.push(Thunk::Copy { from: inputs[0].clone(), to: outputs[0].clone() }, inst.loc);
+                self.copy(inputs[0].clone(), outputs[0].clone(), inst.loc, CopyRule::InPlace);
             }
             inputs[0] = outputs[0].clone();
         }

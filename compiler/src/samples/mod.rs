@@ -2,6 +2,7 @@
 //!
 //! Generic tests draw on these: type rule against interpreter, text round trips, verifier, backends against the
 //! interpreter. Everything is a function of fixed seeds.
+mod arguments;
 mod contraction;
 mod elementwise;
 mod library;
@@ -12,6 +13,7 @@ mod random_shaped;
 #[cfg(test)]
 mod tests;
 
+pub use arguments::{arguments, split_arguments};
 pub use random::{NOISE, random_graph};
 
 use crate::interp::Tensor;

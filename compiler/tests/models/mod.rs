@@ -358,6 +358,15 @@ pub struct Gpt {
 /// One training step of a GPT with tied-free head: embedding, blocks of attention and MLP with residuals, cross entropy,
 /// backward, AdamW.
 pub fn gpt(z: Gpt) -> Graph {
+    gpt_step(z, true)
+}
+
+/// The logits of a GPT, nothing else.
+pub fn gpt_forward(z: Gpt) -> Graph {
+    gpt_step(z, false)
+}
+
+fn gpt_step(z: Gpt, trains: bool) -> Graph {
     let Gpt { layers, batch, time, width, heads, vocab } = z;
     let depth = width / heads;
     let mut s = Step::new("gpt");
@@ -449,6 +458,10 @@ pub fn gpt(z: Gpt) -> Graph {
     let lf = s.layer_norm(x, w, b);
     let w = s.value(head);
     let logits = s.linear(lf.0, w, None);
+    if !trains {
+        s.result(logits);
+        return s.finish();
+    }
     let flat = s.b.reshape(logits, [batch * time, vocab]);
     let flat_targets = s.b.reshape(targets, [batch * time]);
     let (loss, dflat) = s.cross_entropy(flat, flat_targets);
