@@ -30,5 +30,5 @@ func @twice(%p: tensor<64xf32>) {
 // result 1: tensor<64xf32>
 // result 2: tensor<64xf32>
 // thunk 0: loop_negate_0(param0:64xf32) -> result0:64xf32
-// thunk 1: copy(result0:64xf32) -> result1:64xf32
-// thunk 2: copy(param0:64xf32) -> result2:64xf32
+// thunk 1: copy(result0:64xf32) -> result1:64xf32 // the value is another result already
+// thunk 2: copy(param0:64xf32) -> result2:64xf32 // the result is a parameter or a constant

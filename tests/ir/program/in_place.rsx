@@ -23,7 +23,7 @@ func @cache(%x: tensor<64x4xf32> {donate = 0}, %u: tensor<1x4xf32>, %at: scalar<
 // thunk 1: scatter(result0:64x4xf32, param1:3xi64, param2:3x4xf32) -> result0:64x4xf32
 // program lives: 3 parameters, 0 scalars, 2 thunks, 0 kernels, slab 0 bytes, constants 0 bytes
 // result 0: tensor<64x4xf32>
-// thunk 0: copy(param0:64x4xf32) -> result0:64x4xf32
+// thunk 0: copy(param0:64x4xf32) -> result0:64x4xf32 // the op works in place and its operand is needed later, or is no memory of its own
 // thunk 1: scatter(result0:64x4xf32, param1:3xi64, param2:3x4xf32) -> result0:64x4xf32
 // program cache: 2 parameters, 1 scalars, 1 thunks, 0 kernels, slab 0 bytes, constants 8 bytes
 // result 0: tensor<64x4xf32> in param0
