@@ -117,7 +117,7 @@ mod tests {
         f.ran(1000, ms(350));
         assert_eq!(f.patience(1000, ms(0)), Some(ms(350)));
         f.ran(1000, ms(10));
-        assert_eq!(f.patience(1000, ms(0)), None, "180 ms for 300");
-        assert!(f.patience(1000, ms(200)).is_some(), "100 are left");
+        assert_eq!(f.patience(1000, ms(0)), None, "95 ms for 300");
+        assert!(f.patience(1000, ms(220)).is_some(), "80 are left");
     }
 }

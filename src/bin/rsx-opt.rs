@@ -33,7 +33,7 @@ macro_rules! say {
 #[command(name = "rsx-opt", version, verbatim_doc_comment)]
 struct Args {
     /// File to read; `-` is standard input.
-    #[arg(default_value = "-", required_unless_present = "list")]
+    #[arg(default_value = "-")]
     file: String,
 
     /// Run these passes in this order, comma-separated, instead of the pipeline. `--passes ''` only parses and verifies.
