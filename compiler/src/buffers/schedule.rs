@@ -2,7 +2,11 @@
 //!
 //! Recorded programs are written so that values are used soon after they are made; the one thing they do late is the
 //! optimiser, whose updates each free a gradient. So the list scheduler takes the first ready thunk in program order
-//! unless another ready one gives back more memory than it takes. The plain order is kept if its peak is lower.
+//! unless another ready one gives back more memory than it takes.
+//!
+//! What they do early is what passes added: values computed again are ready long before their users. So each order is
+//! walked once more from its end, where a thunk moves to right before its first user if that frees more, looking back,
+//! than it takes. The order with the lowest peak is taken, the plainest of equals.
 //!
 //! A thunk that writes a donated parameter's memory waits for the other readers of that parameter, where that closes no
 //! cycle: otherwise the donation could not be taken up.
@@ -22,7 +26,74 @@ pub(crate) fn schedule(graph: &Graph, bound: &Bound) -> Vec<InstId> {
     let waits = with_donations(graph, bound);
     let eager = Scheduler::new(graph, bound, &waits, true).run();
     let plain = Scheduler::new(graph, bound, &waits, false).run();
-    if peak(graph, bound, &eager) <= peak(graph, bound, &plain) { eager } else { plain }
+    let late = |order: &[InstId]| late(graph, bound, &waits, order);
+    let all = [late(&eager), late(&plain), eager, plain];
+    // Of equals the one nearest to what was recorded.
+    let best = |i: &usize| (peak(graph, bound, &all[*i]), [2, 3, 0, 1][*i]);
+    let at = (0..all.len()).min_by_key(best).unwrap_or(0);
+    all.into_iter().nth(at).unwrap_or_default()
+}
+
+/// `order` with thunks as late as that lowers what is live.
+fn late(graph: &Graph, bound: &Bound, waits: &[Vec<InstId>], order: &[InstId]) -> Vec<InstId> {
+    let mut place = vec![0usize; graph.insts.len()];
+    let mut unplaced = vec![0usize; graph.insts.len()];
+    for (n, &id) in order.iter().enumerate() {
+        place[id.0 as usize] = n;
+        waits[id.0 as usize].iter().for_each(|w| unplaced[w.0 as usize] += 1);
+    }
+    let pinned = pinned(graph, bound);
+    let temp = |s: usize| matches!(bound.storages[s].kind, Kind::Temp(_)) && !pinned[s];
+    let reads = |id: InstId| -> Vec<usize> {
+        let storage = |v: &crate::ir::Value| bound.bindings[v.0 as usize].as_ref().map(|b| b.storage);
+        let mut out: Vec<usize> = graph.inst(id).operands.iter().filter_map(storage).collect();
+        out.sort_unstable();
+        out.dedup();
+        out.retain(|&s| temp(s) && bound.readers[s].contains(&id));
+        out
+    };
+    // Read by a thunk that has been placed.
+    let mut live = vec![false; bound.storages.len()];
+    let gain = |id: InstId, live: &[bool]| -> i64 {
+        let bytes = |list: Vec<usize>, wanted: bool| -> i64 {
+            list.into_iter().filter(|&s| temp(s) && live[s] == wanted).map(|s| bound.storages[s].bytes as i64).sum()
+        };
+        bytes(own_storages(graph, bound, id), true) - bytes(reads(id), false)
+    };
+    let mut ready: BinaryHeap<(bool, usize)> = BinaryHeap::new();
+    let push = |id: InstId, live: &[bool], ready: &mut BinaryHeap<(bool, usize)>| {
+        ready.push((gain(id, live) >= WORTH_MOVING, place[id.0 as usize]));
+    };
+    for &id in order.iter().filter(|id| unplaced[id.0 as usize] == 0) {
+        push(id, &live, &mut ready);
+    }
+    let mut done = vec![false; graph.insts.len()];
+    let mut out = Vec::with_capacity(order.len());
+    while let Some((_, n)) = ready.pop() {
+        let id = order[n];
+        if std::mem::replace(&mut done[id.0 as usize], true) {
+            continue;
+        }
+        out.push(id);
+        for s in reads(id) {
+            if !std::mem::replace(&mut live[s], true) {
+                // Its other readers cost less now.
+                for &r in &bound.readers[s] {
+                    if !done[r.0 as usize] && unplaced[r.0 as usize] == 0 {
+                        push(r, &live, &mut ready);
+                    }
+                }
+            }
+        }
+        for w in &waits[id.0 as usize] {
+            unplaced[w.0 as usize] -= 1;
+            if unplaced[w.0 as usize] == 0 {
+                push(*w, &live, &mut ready);
+            }
+        }
+    }
+    out.reverse();
+    out
 }
 
 /// What every step waits for, donations included.
