@@ -102,8 +102,10 @@ unsafe fn product<U: Unit, T: Scalar>(job: &Job<U, T>, batch: usize, threads: us
     let kn = job.kernel;
     let (mr, nr, unit) = (kn.mr, kn.nr, size_of::<U>());
     let (m, n) = (job.m, job.n);
-    let (mc, kc) = (kn.mc, kn.kc);
+    let mc = kn.mc;
     let units = job.k.div_ceil(U::K);
+    // Blocks of k, and so the order of the sums, depend on nothing but k.
+    let kc = units.div_ceil(units.div_ceil(kn.kc).max(1)).max(1);
     let direct = job.finish.direct::<T>(batch);
     let flat = m <= mc;
     let a = match job.a.direct(batch) {
@@ -121,12 +123,12 @@ unsafe fn product<U: Unit, T: Scalar>(job: &Job<U, T>, batch: usize, threads: us
     };
     // Units of k packed at a time. Sums in scratch stay there until they are complete.
     let bound = if let Source::Shared(_) = a { (SHARED_BYTES / (m * unit)).max(2 * kc) } else { K_OUTER };
-    let chunk = if direct.is_some() { even(units.max(1), bound.min(K_OUTER), 1) } else { units.max(1) };
+    let chunk = if direct.is_some() { (bound.min(K_OUTER) / kc).max(1) * kc } else { units.max(1) };
     let nc = if flat {
         n
     } else {
         let max = (SHARED_BYTES / (chunk * unit)).max(nr);
-        let max = if direct.is_none() && units > kc { max.min(SCRATCH_COLS) } else { max };
+        let max = if direct.is_none() && units > kn.kc { max.min(SCRATCH_COLS) } else { max };
         even(n, max / nr * nr, nr)
     };
     let limits = Limits {
@@ -153,7 +155,7 @@ unsafe fn product<U: Unit, T: Scalar>(job: &Job<U, T>, batch: usize, threads: us
                     nc: nc.min(n - jc),
                     u0,
                     cu,
-                    kc: cu.div_ceil(blocks),
+                    kc,
                     blocks,
                     a: place(a, pa),
                     b: place(b, pb),

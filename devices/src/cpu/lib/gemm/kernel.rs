@@ -46,7 +46,7 @@ pub(crate) type Micro<U, T> = unsafe fn(
     next_step: isize,
 );
 
-/// The kernels of one instruction set and type. `tiles[v - 1][r - 1]` covers r rows and v vectors.
+/// The kernels of one instruction set and type.
 pub(crate) struct Kernel<U: 'static, T: 'static> {
     pub(crate) mr: usize,
     pub(crate) nr: usize,
@@ -56,10 +56,22 @@ pub(crate) struct Kernel<U: 'static, T: 'static> {
     pub(crate) mc: usize,
     /// Units of k in a block: a B strip of `kc · nr` stays in the L1 cache.
     pub(crate) kc: usize,
-    /// For packed A (`a_r` = 1).
-    pub(crate) packed: &'static [&'static [Micro<U, T>]],
-    /// For A read where it lies.
-    pub(crate) strided: &'static [&'static [Micro<U, T>]],
+    /// For rows of A that are neighbours, rows contiguous along k, and any strides.
+    tiles: [&'static [&'static [Micro<U, T>]]; 3],
+}
+
+impl<U, T> Kernel<U, T> {
+    /// The tiles of `vectors` vectors for A with these strides; entry r - 1 covers r rows.
+    pub(super) fn tiles(&self, vectors: usize, a_k: isize, a_r: isize) -> &'static [Micro<U, T>] {
+        let mode = if a_r == 1 {
+            LANES
+        } else if a_k == 1 {
+            ROWS
+        } else {
+            ANY
+        };
+        self.tiles[mode as usize][vectors - 1]
+    }
 }
 
 /// Greatest `mr · nr` of any kernel.
@@ -93,12 +105,19 @@ fn prefetch_l2<T>(p: *const T) {
 /// Steps of k between two requests for lines of `next`.
 pub(super) const UNROLL: usize = 4;
 
-/// One step of k: the outer product of MR numbers of A and NV vectors of B.
+/// Rows of A are neighbours (`a_r` = 1), as in a packed block.
+const LANES: u8 = 0;
+/// Each row of A is contiguous along k (`a_k` = 1).
+const ROWS: u8 = 1;
+/// Any strides.
+const ANY: u8 = 2;
+
+/// One step of k: the outer product of MR numbers of A, number r at `a[r] + at`, and NV vectors of B.
 #[inline(always)]
 unsafe fn step<L: Lane, const MR: usize, const NV: usize>(
     s: &mut [[L::V; NV]; MR],
-    a: *const L::Unit,
-    a_r: isize,
+    a: &[*const L::Unit; MR],
+    at: isize,
     b: *const L::Unit,
 ) {
     // SAFETY: the caller's promise covers every address formed below.
@@ -108,7 +127,7 @@ unsafe fn step<L: Lane, const MR: usize, const NV: usize>(
             bv[v] = L::load(b.add(v * L::N));
         }
         for r in 0..MR {
-            let av = L::splat(a.wrapping_offset(r as isize * a_r));
+            let av = L::splat(a[r].wrapping_offset(at));
             for v in 0..NV {
                 s[r][v] = L::mac(s[r][v], av, bv[v]);
             }
@@ -120,9 +139,9 @@ unsafe fn step<L: Lane, const MR: usize, const NV: usize>(
 /// Pointers cover the tile that `Micro` describes, for MR rows and NV vectors; the processor has
 /// the lane's instruction set.
 #[inline(always)]
-unsafe fn micro<L: Lane, const MR: usize, const NV: usize, const PACKED: bool>(
+unsafe fn micro<L: Lane, const MR: usize, const NV: usize, const MODE: u8>(
     k: usize,
-    mut a: *const L::Unit,
+    a: *const L::Unit,
     a_k: isize,
     a_r: isize,
     mut b: *const L::Unit,
@@ -133,7 +152,11 @@ unsafe fn micro<L: Lane, const MR: usize, const NV: usize, const PACKED: bool>(
     mut next: *const u8,
     next_step: isize,
 ) {
-    let a_r = if PACKED { 1 } else { a_r };
+    let (a_k, a_r) = match MODE {
+        LANES => (a_k, 1),
+        ROWS => (1, a_r),
+        _ => (a_k, a_r),
+    };
     // SAFETY: the caller's promise covers every address formed below.
     unsafe {
         // C is needed only at the end: fetch its lines while the sums run.
@@ -144,18 +167,18 @@ unsafe fn micro<L: Lane, const MR: usize, const NV: usize, const PACKED: bool>(
             }
         }
         let mut s = [[L::zero(); NV]; MR];
+        let mut rows: [*const L::Unit; MR] = std::array::from_fn(|r| a.wrapping_offset(r as isize * a_r));
         for _ in 0..k / UNROLL {
             prefetch_l2(next);
             next = next.wrapping_offset(next_step);
-            for _ in 0..UNROLL {
-                step::<L, MR, NV>(&mut s, a, a_r, b);
-                a = a.wrapping_offset(a_k);
+            for q in 0..UNROLL {
+                step::<L, MR, NV>(&mut s, &rows, q as isize * a_k, b);
                 b = b.wrapping_offset(b_k);
             }
+            rows = rows.map(|p| p.wrapping_offset(UNROLL as isize * a_k));
         }
-        for _ in 0..k % UNROLL {
-            step::<L, MR, NV>(&mut s, a, a_r, b);
-            a = a.wrapping_offset(a_k);
+        for q in 0..k % UNROLL {
+            step::<L, MR, NV>(&mut s, &rows, q as isize * a_k, b);
             b = b.wrapping_offset(b_k);
         }
         for r in 0..MR {
@@ -177,30 +200,30 @@ macro_rules! kernel {
             type U = <$lane as Lane>::Unit;
             type T = <$lane as Lane>::Acc;
             $(#[target_feature(enable = $feat)])?
-            unsafe fn f<const MR: usize, const NV: usize, const PACKED: bool>(
+            unsafe fn f<const MR: usize, const NV: usize, const MODE: u8>(
                 k: usize, a: *const U, a_k: isize, a_r: isize, b: *const U, b_k: isize, c: *mut T, ldc: isize, acc: bool, next: *const u8,
                 next_step: isize,
             ) {
                 // SAFETY: same contract; the features are enabled here.
-                unsafe { micro::<$lane, MR, NV, PACKED>(k, a, a_k, a_r, b, b_k, c, ldc, acc, next, next_step) }
+                unsafe { micro::<$lane, MR, NV, MODE>(k, a, a_k, a_r, b, b_k, c, ldc, acc, next, next_step) }
             }
-            kernel!(@rows PACKED_ROWS, true, [$($v)*], [$($r)*]);
-            kernel!(@rows STRIDED_ROWS, false, [$($v)*], [$($r)*]);
+            kernel!(@rows T_LANES, LANES, [$($v)*], [$($r)*]);
+            kernel!(@rows T_ROWS, ROWS, [$($v)*], [$($r)*]);
+            kernel!(@rows T_ANY, ANY, [$($v)*], [$($r)*]);
             pub(crate) static KERNEL: Kernel<U, T> = Kernel {
                 mr: $mr,
                 nr: $nv * <$lane as Lane>::N,
                 lanes: <$lane as Lane>::N,
                 mc: $mc,
                 kc: $kc,
-                packed: PACKED_ROWS,
-                strided: STRIDED_ROWS,
+                tiles: [T_LANES, T_ROWS, T_ANY],
             };
         }
     };
-    (@rows $t:ident, $p:literal, [1 2], $r:tt) => {
+    (@rows $t:ident, $p:ident, [1 2], $r:tt) => {
         static $t: &[&[Micro<U, T>]] = &[kernel!(@row 1, $p, $r), kernel!(@row 2, $p, $r)];
     };
-    (@row $v:literal, $p:literal, [$($r:literal)*]) => { &[$(f::<$r, $v, $p> as Micro<U, T>),*] };
+    (@row $v:literal, $p:ident, [$($r:literal)*]) => { &[$(f::<$r, $v, $p> as Micro<U, T>),*] };
 }
 
 /// Eight numbers in an array, for targets without a kernel of their own.

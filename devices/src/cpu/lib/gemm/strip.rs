@@ -69,8 +69,7 @@ pub(super) unsafe fn strip_rows<U: Unit, T: Scalar>(
     ahead: &Ahead,
     first: usize,
 ) {
-    let nv = s.w.div_ceil(kn.lanes);
-    let table = if s.packed { kn.packed[nv - 1] } else { kn.strided[nv - 1] };
+    let table = kn.tiles(s.w.div_ceil(kn.lanes), s.a_k, s.a_r);
     let ragged = s.w % kn.lanes != 0 && !s.padded;
     for i in (0..m).step_by(kn.mr) {
         let h = kn.mr.min(m - i);

@@ -313,6 +313,7 @@ fn every_form_of_the_driver_with_one_thread_and_with_all() {
             (1700, 40, 350, true, false),   // tall, each task packs its rows
             (1700, 70, 350, false, true),   // the same, from rows
             (300, 1000, 4500, false, true), // several chunks of k and passes over columns
+            (1100, 64, 5000, true, true),   // A packed for all in chunks, with several threads
             (210, 20, 20, false, false),    // B in place
             (2000, 5, 20, true, true),      // fewer columns than a strip
         ] {
