@@ -200,6 +200,10 @@ fn memory_of_a_gpt_training_step() {
     for c in [&kept, &usual, &limited] {
         let m = c.memory_analysis();
         assert!(m.temp_bytes as f64 <= 1.06 * m.peak_bytes as f64, "fragmented: {m:?}");
+    }
+    // Without computing again 0.54 of the sum of intermediates live at once, with it less than half.
+    for c in [&usual, &limited] {
+        let m = c.memory_analysis();
         assert!(m.temp_bytes * 2 <= m.sum_bytes, "{m:?}");
     }
     // What is computed again is part of kernels that are there anyway.
