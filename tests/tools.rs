@@ -81,7 +81,8 @@ fn opt_dumps_pages() {
         .flatten()
         .map(|e| e.file_name().to_string_lossy().into_owned())
         .collect();
-    for stage in ["recorded", "simplify.diff", "decisions", "fusion", "buffers", "slab", "program", "kernels", "ledger"] {
+    for stage in ["recorded", "simplify.diff", "decisions", "fusion", "buffers", "slab", "program", "kernels", "ledger"]
+    {
         assert!(names.iter().any(|n| n.contains(&format!(".{stage}."))), "no {stage} among {names:?}");
     }
     let page = std::fs::read_to_string(dir.join("softmax-000.html")).expect("the page is there");

@@ -206,8 +206,8 @@ fn memory_of_a_gpt_training_step() {
         let m = c.memory_analysis();
         assert!(m.temp_bytes * 2 <= m.sum_bytes, "{m:?}");
     }
-    // What is computed again is part of kernels that are there anyway.
-    assert_eq!(usual.stats.thunks, kept.stats.thunks);
+    // What is computed again is part of kernels that are there anyway, but for one.
+    assert_eq!(usual.stats.thunks, kept.stats.thunks + 1);
     assert!(usual.stats.cost.flops <= 1.01 * kept.stats.cost.flops);
     assert!(limited.stats.cost.flops <= 1.3 * kept.stats.cost.flops);
 }

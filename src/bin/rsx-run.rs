@@ -230,6 +230,12 @@ fn print(t: &Tensor, elements: i64) {
         say!("  {}", text::print_literal(&Literal::from(t)));
     } else {
         let values = t.to_f64();
-        say!("  {} sum {:e}, first {:e}, last {:e}", t.ty, values.iter().sum::<f64>(), values[0], values[values.len() - 1]);
+        say!(
+            "  {} sum {:e}, first {:e}, last {:e}",
+            t.ty,
+            values.iter().sum::<f64>(),
+            values[0],
+            values[values.len() - 1]
+        );
     }
 }
