@@ -1,21 +1,14 @@
 //! `rsx-opt`: reads graphs in text form, runs compiler passes, prints what became of them. Needs no framework.
+mod common;
+
 use clap::Parser;
+use common::say;
 use rsx_compiler::ir::Graph;
 use rsx_compiler::passes::{self, RematOptions};
 use rsx_compiler::samples::arguments;
-use rsx_compiler::{Bisection, CompileOptions, bisect, compile, dump, text, verify};
-use std::io::{Read, Write};
+use rsx_compiler::{Bisection, CompileOptions, bisect, compile, dump, verify};
 use std::process::ExitCode;
 use std::time::Instant;
-
-/// As `println!`, but whoever stops reading (`| head`) ends the tool quietly.
-macro_rules! say {
-    ($($arg:tt)*) => {
-        if writeln!(std::io::stdout(), $($arg)*).is_err() {
-            std::process::exit(0);
-        }
-    };
-}
 
 /// Read graphs in text form, run compiler passes, print the result.
 ///
@@ -90,14 +83,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(e) => {
-            eprintln!("rsx-opt: {e}");
-            ExitCode::FAILURE
-        }
-    }
+    common::exit("rsx-opt", run(&Args::parse()))
 }
 
 fn run(args: &Args) -> Result<bool, String> {
@@ -110,14 +96,7 @@ fn run(args: &Args) -> Result<bool, String> {
         }
         return Ok(true);
     }
-    let mut source = String::new();
-    match args.file.as_str() {
-        "-" => std::io::stdin().read_to_string(&mut source).map_err(|e| e.to_string())?,
-        path => std::fs::File::open(path)
-            .and_then(|mut f| f.read_to_string(&mut source))
-            .map_err(|e| format!("{path}: {e}"))?,
-    };
-    let mut graphs = text::parse_module(&source).map_err(|e| format!("{}:{e}", args.file))?;
+    let mut graphs = common::read(&args.file)?;
     if let Some(name) = &args.function {
         graphs.retain(|g| g.name == *name);
         if graphs.is_empty() {

@@ -1,5 +1,8 @@
 //! `rsx-run`: runs graphs in text form on the interpreter or the CPU device, compares and times. Needs no framework.
+mod common;
+
 use clap::{Parser, ValueEnum};
+use common::say;
 use rsx_compiler::interp::{Tensor, eval};
 use rsx_compiler::ir::{Graph, Literal};
 use rsx_compiler::program::reference;
@@ -7,19 +10,9 @@ use rsx_compiler::samples::{arguments, split_arguments};
 use rsx_compiler::{CompileOptions, Compiled, compile, first_difference, text};
 use rsx_devices::cpu::CpuDevice;
 use rsx_devices::{Buffer, Device, Executable, execute};
-use std::io::{Read, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// As `println!`, but whoever stops reading (`| head`) ends the tool quietly.
-macro_rules! say {
-    ($($arg:tt)*) => {
-        if writeln!(std::io::stdout(), $($arg)*).is_err() {
-            std::process::exit(0);
-        }
-    };
-}
 
 /// Run graphs in text form: on the interpreter, as a compiled program on the interpreter, or on the CPU.
 ///
@@ -82,25 +75,11 @@ enum On {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(e) => {
-            eprintln!("rsx-run: {e}");
-            ExitCode::FAILURE
-        }
-    }
+    common::exit("rsx-run", run(&Args::parse()))
 }
 
 fn run(args: &Args) -> Result<bool, String> {
-    let mut source = String::new();
-    match args.file.as_str() {
-        "-" => std::io::stdin().read_to_string(&mut source).map_err(|e| e.to_string())?,
-        path => std::fs::File::open(path)
-            .and_then(|mut f| f.read_to_string(&mut source))
-            .map_err(|e| format!("{path}: {e}"))?,
-    };
-    let mut graphs = text::parse_module(&source).map_err(|e| format!("{}:{e}", args.file))?;
+    let mut graphs = common::read(&args.file)?;
     if let Some(name) = &args.function {
         graphs.retain(|g| g.name == *name);
     }
