@@ -33,16 +33,30 @@ def compiled(peer: str, f: Callable, step: bool = False, grad: bool = False) -> 
     return torch.compile(f, backend="rsx") if peer == "rsx.compile" else f
 
 
-def sync(peer: str) -> None:
-    if peer.startswith("rsx"):
-        torch.rsx.synchronize()
+def timed(peer: str, f: Callable, *args) -> Step:
+    """A step: `f(*args)`, and its results are there."""
+    if not peer.startswith("rsx"):
+        return lambda: f(*args)
+    import rsx
 
-
-def cut(peer: str) -> None:
-    if peer.startswith("rsx"):
-        import rsx
-
+    def step():
+        y = f(*args)
         rsx.mark_step()
+        torch.rsx.synchronize()
+        return y
+
+    return step
+
+
+def inference(peer: str, f: Callable, *args) -> Step:
+    """`f(*args)` as the peer compiles it, without gradients."""
+    g = compiled(peer, f)
+
+    def forward():
+        with torch.no_grad():
+            return g(*args)
+
+    return timed(peer, forward)
 
 
 def tail(peer: str) -> Step:
@@ -54,16 +68,7 @@ def tail(peer: str) -> Step:
     def f(x, bias):
         return norm(F.gelu(x + bias, approximate="tanh"))
 
-    g = compiled(peer, f)
-
-    def step():
-        with torch.no_grad():
-            y = g(x, bias)
-        cut(peer)
-        sync(peer)
-        return y
-
-    return step
+    return inference(peer, f, x, bias)
 
 
 def pointwise(peer: str) -> Step:
@@ -75,29 +80,13 @@ def pointwise(peer: str) -> Step:
         y = torch.tanh(y) - x
         return torch.sqrt(y * y + 0.5) * x / 3
 
-    g = compiled(peer, f)
-
-    def step():
-        y = g(x)
-        cut(peer)
-        sync(peer)
-        return y
-
-    return step
+    return timed(peer, compiled(peer, f), x)
 
 
 def softmax(peer: str) -> Step:
     """Softmax over the rows of 4096x4096 f32."""
     x = torch.randn(4096, 4096).to(device_of(peer))
-    g = compiled(peer, lambda x: torch.softmax(x, -1))
-
-    def step():
-        y = g(x)
-        cut(peer)
-        sync(peer)
-        return y
-
-    return step
+    return timed(peer, compiled(peer, lambda x: torch.softmax(x, -1)), x)
 
 
 def training(peer: str, net: nn.Module, loss: Callable, **optimizer) -> Step:
@@ -114,15 +103,7 @@ def training(peer: str, net: nn.Module, loss: Callable, **optimizer) -> Step:
         opt.step()
         return value
 
-    train = compiled(peer, train, step=True)
-
-    def step():
-        value = train()
-        cut(peer)
-        sync(peer)
-        return value
-
-    return step
+    return timed(peer, compiled(peer, train, step=True))
 
 
 def gpt(peer: str, amp: bool = False) -> Step:
@@ -153,16 +134,7 @@ def gpt_inference(peer: str) -> Step:
     text = Text()
     net = GPT(text.vocab).to(device_of(peer)).eval()
     tokens = next(text.batches(1, 256))[0].to(device_of(peer))
-    g = compiled(peer, net)
-
-    def step():
-        with torch.no_grad():
-            y = g(tokens)
-        cut(peer)
-        sync(peer)
-        return y
-
-    return step
+    return inference(peer, net, tokens)
 
 
 def dispatch(peer: str) -> Step:
@@ -202,14 +174,7 @@ def cross_entropy(peer: str) -> Step:
 
 def gradients(peer: str, f: Callable, x: torch.Tensor, dy: torch.Tensor | None, wanted: list[torch.Tensor]) -> Step:
     g = compiled(peer, f, grad=True)
-
-    def step():
-        result = torch.autograd.grad(g(x), wanted, dy)
-        cut(peer)
-        sync(peer)
-        return result
-
-    return step
+    return timed(peer, lambda: torch.autograd.grad(g(x), wanted, dy))
 
 
 def adamw(peer: str) -> Step:
@@ -221,29 +186,16 @@ def adamw(peer: str) -> Step:
     # Each peer's own best: eager and inductor have a fused kernel, which rsx has no need of.
     opt = torch.optim.AdamW(params, lr=1e-3, fused=not peer.startswith("rsx"))
 
-    def step():
-        opt.step()
-        cut(peer)
-        sync(peer)
-
-    return step
+    return timed(peer, opt.step)
 
 
 def mlp(peer: str, dtype: torch.dtype = torch.float32) -> Step:
     """MLP block at 1024: x + W2(gelu(W1(norm(x)) + b1)) + b2, without gradients."""
     torch.manual_seed(0)
-    norm, up, down = (m.to(device_of(peer), dtype) for m in (nn.LayerNorm(1024), nn.Linear(1024, 1024), nn.Linear(1024, 1024)))
+    layers = nn.LayerNorm(1024), nn.Linear(1024, 1024), nn.Linear(1024, 1024)
+    norm, up, down = (m.to(device_of(peer), dtype) for m in layers)
     x = torch.randn(1024, 1024).to(device_of(peer), dtype)
-    g = compiled(peer, lambda x: x + down(F.gelu(up(norm(x)), approximate="tanh")))
-
-    def step():
-        with torch.no_grad():
-            y = g(x)
-        cut(peer)
-        sync(peer)
-        return y
-
-    return step
+    return inference(peer, lambda x: x + down(F.gelu(up(norm(x)), approximate="tanh")), x)
 
 
 def mlp_bf16(peer: str) -> Step:
@@ -256,16 +208,7 @@ def decode(peer: str) -> Step:
     torch.manual_seed(0)
     w = torch.randn(4096, 4096).to(device_of(peer), torch.bfloat16)
     x = torch.randn(1, 4096).to(device_of(peer), torch.bfloat16)
-    g = compiled(peer, lambda x: F.linear(x, w))
-
-    def step():
-        with torch.no_grad():
-            y = g(x)
-        cut(peer)
-        sync(peer)
-        return y
-
-    return step
+    return inference(peer, lambda x: F.linear(x, w), x)
 
 
 WORKLOADS: dict[str, Callable[[str], Step]] = {

@@ -2,25 +2,15 @@
 //!
 //! `cargo run --release -p rsx-devices --example library_bench [threads [name]]`
 
+mod common;
+
+use common::now;
 use rsx_devices::cpu::lib::attention::{Attention, Gradients, Heads, LogSumExp, backward, forward};
 use rsx_devices::cpu::lib::conv::{Conv, ConvArray, ConvDim, conv};
 use rsx_devices::cpu::lib::scatter::ScatterKind;
 use rsx_devices::cpu::lib::{Elem, View, copy, gather, scan, scatter, sort};
 use rsx_devices::cpu::pool;
 use rsx_devices::memory::{Block, MemoryPool};
-use std::time::Instant;
-
-/// Seconds: processor time of this thread with one thread, else wall time.
-fn now() -> f64 {
-    if pool::num_threads() > 1 {
-        static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-        return START.get_or_init(Instant::now).elapsed().as_secs_f64();
-    }
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `t` is a valid place for the result.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut t) };
-    t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
-}
 
 /// Least seconds of up to `n` runs within about a second.
 fn best(n: usize, mut f: impl FnMut()) -> f64 {

@@ -1,4 +1,5 @@
 //! What the benchmarks share: the machine's multiply-add peak and a clock.
+#![allow(dead_code, reason = "each benchmark uses its own part")]
 
 use rsx_devices::cpu::lib::isa;
 use rsx_devices::cpu::pool;
