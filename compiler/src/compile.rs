@@ -46,9 +46,8 @@ impl CompileOptions {
     /// directory), `RSX_MEMORY_LIMIT` (bytes, or with a suffix K, M or G).
     pub fn from_env() -> Self {
         let list = std::env::var("RSX_PASSES").unwrap_or_default();
-        let memory_limit = std::env::var("RSX_MEMORY_LIMIT").ok().and_then(|v| parse_size(&v));
         CompileOptions {
-            remat: RematOptions { memory_limit, ..RematOptions::default() },
+            remat: RematOptions { memory_limit: memory_limit(), ..RematOptions::default() },
             bisect: std::env::var("RSX_BISECT").ok().and_then(|v| v.trim().parse().ok()),
             passes: list.split(',').map(str::trim).filter(|s| !s.is_empty()).map(str::to_owned).collect(),
             dump_to: std::env::var_os("RSX_DUMP_TO").filter(|s| !s.is_empty()).map(PathBuf::from),
@@ -63,8 +62,13 @@ impl CompileOptions {
     }
 }
 
-/// A number of bytes, with a suffix K, M or G or without.
-fn parse_size(text: &str) -> Option<u64> {
+/// The device's memory limit, bytes: `RSX_MEMORY_LIMIT`, a number with a suffix K, M or G or without.
+pub fn memory_limit() -> Option<u64> {
+    parse_size(&std::env::var("RSX_MEMORY_LIMIT").ok()?)
+}
+
+/// Bytes from text such as `1500000`, `512M` or `8G`.
+pub fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim().trim_end_matches(['b', 'B']);
     let (number, unit) = match text.chars().last()?.to_ascii_uppercase() {
         'K' => (&text[..text.len() - 1], 1u64 << 10),
@@ -211,4 +215,17 @@ fn stats(insts: usize, graph: &Graph, program: &Program, memory: MemoryAnalysis)
         }
     }
     s
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_as_text() {
+        assert_eq!(parse_size("512M"), Some(512 << 20));
+        assert_eq!(parse_size(" 8GB "), Some(8 << 30));
+        assert_eq!(parse_size("77"), Some(77));
+        assert_eq!(parse_size("x"), None);
+    }
 }

@@ -94,7 +94,9 @@ impl MemoryPool {
     /// The CPU device's pool. `RSX_MEMORY_LIMIT` (bytes, or with a suffix K, M or G) bounds it.
     pub fn cpu() -> &'static MemoryPool {
         static POOL: OnceLock<MemoryPool> = OnceLock::new();
-        POOL.get_or_init(|| MemoryPool::new(std::env::var("RSX_MEMORY_LIMIT").ok().and_then(|v| parse_size(&v))))
+        POOL.get_or_init(|| {
+            MemoryPool::new(rsx_compiler::memory_limit().map(|n| usize::try_from(n).unwrap_or(usize::MAX)))
+        })
     }
 
     /// A block of at least `bytes` bytes, contents unspecified.
@@ -240,18 +242,6 @@ fn system_alloc(size: usize) -> Option<NonNull<u8>> {
 fn dangling() -> NonNull<u8> {
     // The alignment itself is a non-null, aligned address that nothing dereferences.
     NonNull::without_provenance(const { std::num::NonZeroUsize::new(ALIGN).unwrap() })
-}
-
-/// Bytes from text such as `1500000`, `512M` or `8G`.
-pub fn parse_size(text: &str) -> Option<usize> {
-    let t = text.trim().trim_end_matches(['b', 'B']);
-    let (digits, unit) = match t.chars().last()? {
-        'k' | 'K' => (&t[..t.len() - 1], 1usize << 10),
-        'm' | 'M' => (&t[..t.len() - 1], 1 << 20),
-        'g' | 'G' => (&t[..t.len() - 1], 1 << 30),
-        _ => (t, 1),
-    };
-    digits.trim().parse::<usize>().ok()?.checked_mul(unit)
 }
 
 enum Owner {
@@ -417,13 +407,5 @@ mod tests {
         let b = unsafe { Block::foreign(x.as_mut_ptr(), 8, Box::new(move || _ = f.fetch_add(1, Ordering::Relaxed))) };
         drop(b);
         assert_eq!(flag.load(Ordering::Relaxed), 1);
-    }
-
-    #[test]
-    fn sizes_as_text() {
-        assert_eq!(parse_size("512M"), Some(512 << 20));
-        assert_eq!(parse_size(" 8GB "), Some(8 << 30));
-        assert_eq!(parse_size("77"), Some(77));
-        assert_eq!(parse_size("x"), None);
     }
 }
