@@ -62,7 +62,7 @@ impl Plan {
         let extent = |v: Option<&u32>| v.map_or(1, |&v| k.loops[v as usize].extent);
         let kept_lanes = k.loops.last().is_some_and(|l| !l.reduced);
         let inner = extent(if kept_lanes { kept.last() } else { reduced.last() });
-        let unroll = super::unroll(k).min(1 << (inner / w as i64).max(1).ilog2());
+        let unroll = super::unroll(k, inner, w);
         let chunk = (w * unroll) as i64;
         let width: i64 = k.reductions.iter().map(|r| i64::from(accumulator(r.dtype).bits()) / 8).sum();
         let tile = if kept_lanes { (TILE / width.max(1) / chunk).max(1) * chunk } else { 1 };

@@ -19,9 +19,7 @@ pub(super) fn emit(e: &mut Emit, loops: &[u32], stores: &[Store]) -> (i64, i64) 
         return (1, 1);
     };
     let (w, extent) = (e.w as i64, e.k.loops[lane as usize].extent);
-    // A power of two: sizes that differ a little have the same code.
-    let whole = 1 << (extent / w).max(1).ilog2();
-    let unroll = super::unroll(e.k).min(whole);
+    let unroll = super::unroll(e.k, extent, e.w);
     let chunk = w * unroll as i64;
     let unit = [chunk, w].into_iter().find(|u| extent % u == 0).unwrap_or(1);
     if outer.is_empty() {
@@ -92,7 +90,7 @@ pub(super) fn epilogue(e: &mut Emit) -> Result<(), &'static str> {
     let row = e.def(format!("getelementptr {acc}, ptr %blk, i64 {row}"));
     e.acc = Some((0, row));
     if has_columns {
-        let unroll = super::unroll(e.k).min(2).min((columns / e.w as i64).max(1) as usize);
+        let unroll = super::unroll(e.k, columns, e.w).min(2);
         let trips = Trips { lo: "%c0".into(), hi: "%c1".into(), most: columns, unit: 1, aligned: 1 };
         write(e, e.k.loops.len() as u32 - 1, &trips, unroll, &stores);
     } else {

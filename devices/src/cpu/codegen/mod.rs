@@ -305,15 +305,18 @@ pub fn may_stream(k: &Kernel, t: Target) -> bool {
         && full().all(|a| a.dtype.size() * w >= 16)
 }
 
-/// Unrolling: enough independent work to fill the pipelines, less the more there is in one vector already.
-fn unroll(k: &Kernel) -> usize {
+/// Unrolling of a loop of `extent` in vectors of `w` lanes: enough independent work to fill the pipelines, less the more
+/// there is in one vector already. A power of two, so that sizes that differ a little have the same code.
+fn unroll(k: &Kernel, extent: i64, w: usize) -> usize {
+    let whole = 1 << (extent / w as i64).max(1).ilog2();
     let mut cost = 0;
     k.exprs.walk(&k.ix, &k.roots(), &mut |e| cost += op_cost(k, e).max(1).min(20));
-    match cost {
+    let wanted = match cost {
         0..=16 => 4,
         17..=60 => 2,
         _ => 1,
-    }
+    };
+    wanted.min(whole)
 }
 
 /// Element type of a reduction's accumulator in memory.

@@ -26,7 +26,7 @@ pub(super) fn emit(e: &mut Emit) -> (i64, i64, u64) {
     e.reduced_depth = e.depth();
     e.set_flat(&kept, &format!("%i{n}"));
     let inner = reduced.last().map_or(1, |&v| k.loops[v as usize].extent);
-    let unroll = super::unroll(k).min(1 << (inner / e.w as i64).max(1).ilog2());
+    let unroll = super::unroll(k, inner, e.w);
     let trips = Trips::all(reduced.first().map_or(1, |&v| k.loops[v as usize].extent));
     for level in 0..levels {
         let which: Vec<usize> = (0..k.reductions.len()).filter(|&r| k.reductions[r].level == level).collect();
