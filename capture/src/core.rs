@@ -51,7 +51,7 @@ impl SegmentSink for Core {
         self.tap.submitted(&trace, &live, key);
         let entry = self.cache.see(key);
         let tier = shared.tier();
-        let ends_step = trace.ends_step || matches!(cause, Some(CutCause::OptimizerStep | CutCause::MarkStep));
+        let ends_step = trace.ends_step || cause == Some(CutCause::MarkStep);
         let first = entry.sightings() == 1;
         // Asked every time, so that it learns; a guess is worth something in this tier only.
         let recurs = !first || (shared.foresight.expects(ends_step, trace.nodes.len()) && tier == Tier::Auto);

@@ -53,8 +53,7 @@ impl Foresight {
         if !ends_step || self.steps.fetch_add(1, Relaxed) == 0 {
             return false;
         }
-        let of = |each: &AtomicU64| each.load(Relaxed).saturating_mul(nodes as u64);
-        let cheap = of(&self.compile_ns) * 2 < of(&self.eager_ns);
+        let cheap = estimate(&self.compile_ns, 2 * nodes) < estimate(&self.eager_ns, nodes);
         if !cheap && self.foreseen.load(Relaxed) >= 2 * self.recurred.load(Relaxed) + CREDIT {
             return false;
         }
@@ -79,11 +78,15 @@ impl Foresight {
 
     /// How long to wait for the compile of a segment of `nodes` ops that began `since` ago. None: not at all.
     pub(crate) fn patience(&self, nodes: usize, since: Duration) -> Option<Duration> {
-        let of = |each: &AtomicU64| Duration::from_nanos(each.load(Relaxed).saturating_mul(nodes as u64));
-        let run = of(&self.eager_ns);
-        let rest = of(&self.compile_ns).saturating_sub(since);
+        let run = estimate(&self.eager_ns, nodes);
+        let rest = estimate(&self.compile_ns, nodes).saturating_sub(since);
         (rest <= run && !run.is_zero()).then_some(run)
     }
+}
+
+/// What `nodes` ops take at a mean.
+fn estimate(mean: &AtomicU64, nodes: usize) -> Duration {
+    Duration::from_nanos(mean.load(Relaxed).saturating_mul(nodes as u64))
 }
 
 fn mean(of: &AtomicU64, nodes: usize, took: Duration) {

@@ -43,7 +43,7 @@ pub struct Trace {
     pub bytes: u64,
     /// Place in the order of all segments and outside writes; given when the trace is closed, from 1.
     pub sequence: u64,
-    /// It was closed at the end of a step of a loop (an optimizer's step, `mark_step`), so its like will come again.
+    /// It was closed by or after [`crate::record::Recorder::cut_before_next`], which ends a step of a loop: its like will come again.
     pub ends_step: bool,
 }
 
