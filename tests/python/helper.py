@@ -1,11 +1,12 @@
 """Shared by the device tests: run a program on both devices and compare everything that PyTorch promises."""
 
+import copy
 import os
 import subprocess
 import sys
 import textwrap
 
-import rsx  # noqa: F401 - registers the device
+import rsx
 import torch
 
 D = "rsx"
@@ -38,6 +39,18 @@ def both(program, tol: float = 1e-5, seed: int = 0) -> None:
     assert len(want) == len(got)
     for w, g in zip(want, got):
         same(g, w, tol)
+
+
+def pair(make):
+    """The same module twice on the device."""
+    torch.manual_seed(0)
+    net = make().to(D)
+    return net, copy.deepcopy(net)
+
+
+def replays() -> int:
+    """Calls replayed so far."""
+    return rsx.metrics()["replays"]
 
 
 def message(program) -> tuple[type, str]:

@@ -1,14 +1,12 @@
 """torch.compile(backend="rsx"): equal to the model itself, training included, and replayed."""
 
-import copy
-
 import pytest
 import rsx
 import torch
 import torch._dynamo
 import torch.nn as nn
 import torch.nn.functional as F
-from helper import D
+from helper import D, pair, replays
 
 # The fewest recompiles: a test's model is another function.
 pytestmark = pytest.mark.filterwarnings("ignore:.*lru_cache.*")
@@ -22,24 +20,8 @@ def fresh():
     torch._dynamo.reset()
 
 
-@pytest.fixture(params=["eager", "compiled"])
-def tier(request):
-    with rsx.tier(request.param):
-        yield request.param
-
-
-def replays() -> int:
-    return rsx.metrics()["replays"]
-
-
 def equal(a, b, tol=3e-5):
     torch.testing.assert_close(a.detach().cpu(), b.detach().cpu(), rtol=tol, atol=tol)
-
-
-def pair(make):
-    torch.manual_seed(0)
-    net = make().to(D)
-    return net, copy.deepcopy(net)
 
 
 def train(net, f, batches, *, lr=0.05):

@@ -73,36 +73,30 @@ def test_r6_slice_starts_do_not_recompile():
         assert compiles() - start <= 2
 
 
+def decode(device, tokens: int):
+    """Greedy decoding with `torch.cat`: the sequence grows by one each time."""
+    torch.manual_seed(0)
+    table = nn.Embedding(17, 17).to(device)
+    sequence = torch.zeros(1, 1, dtype=torch.long, device=device)
+    for _ in range(tokens):
+        sequence = torch.cat([sequence, table(sequence).mean(1).argmax(-1, keepdim=True)], 1)
+    return sequence.cpu()
+
+
 @pytest.mark.xfail(reason=CAPTURE, strict=False)
 def test_r8_greedy_decoding_with_cat():
     """pytorch/xla#2757."""
 
-    def decode(device):
-        torch.manual_seed(0)
-        table = nn.Embedding(17, 17).to(device)
-        tokens = torch.zeros(1, 1, dtype=torch.long, device=device)
-        for _ in range(64):
-            tokens = torch.cat([tokens, table(tokens).mean(1).argmax(-1, keepdim=True)], 1)
-        return tokens.cpu()
-
     with rsx.tier("compiled"):
         before = compiles()
-        assert torch.equal(decode(D), decode("cpu"))
+        assert torch.equal(decode(D, 64), decode("cpu", 64))
         assert compiles() - before <= 8
 
 
 def test_r8_greedy_decoding_is_right():
     """The values of R8, whatever the number of compiles."""
 
-    def decode(device):
-        torch.manual_seed(0)
-        table = nn.Embedding(17, 17).to(device)
-        tokens = torch.zeros(1, 1, dtype=torch.long, device=device)
-        for _ in range(16):
-            tokens = torch.cat([tokens, table(tokens).mean(1).argmax(-1, keepdim=True)], 1)
-        return tokens.cpu()
-
-    assert torch.equal(decode(D), decode("cpu"))
+    assert torch.equal(decode(D, 16), decode("cpu", 16))
 
 
 def test_r10_number_then_tensor():

@@ -1,6 +1,5 @@
 """rsx.jit: recorded twice, then replayed; equal to the same function called itself, or refused with a reason."""
 
-import copy
 import warnings
 
 import pytest
@@ -8,14 +7,7 @@ import rsx
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from helper import D
-
-TIERS = ["eager", "compiled"]
-
-
-def replays() -> int:
-    return rsx.metrics()["replays"]
-
+from helper import D, pair, replays
 
 def records() -> int:
     return rsx.metrics()["records"]
@@ -23,19 +15,6 @@ def records() -> int:
 
 def equal(a, b, tol=2e-5):
     torch.testing.assert_close(a.detach().cpu(), b.detach().cpu(), rtol=tol, atol=tol)
-
-
-def pair(make):
-    """The same module twice on the device."""
-    torch.manual_seed(0)
-    net = make().to(D)
-    return net, copy.deepcopy(net)
-
-
-@pytest.fixture(params=TIERS)
-def tier(request):
-    with rsx.tier(request.param):
-        yield request.param
 
 
 def trainer(net, make_optimizer, *, outside_zero=False, set_to_none=True):
