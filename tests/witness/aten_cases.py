@@ -2,6 +2,8 @@
 
 A case is a function from an element type to the arguments in schema order (missing ones take their defaults), or None
 if the case is not for that type. Other overloads of the same row with the same arguments (in-place, `out=`) share it.
+
+One table, whose order follows that of the ATen table in `lazy/src/aten`: long, and not cut for that reason.
 """
 import math
 import random

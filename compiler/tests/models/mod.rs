@@ -1,5 +1,5 @@
 //! Training steps as they are recorded: forward, backward and optimiser in one graph, decomposed as the recorder's
-//! lowerings do it, views as chains of movement ops.
+//! lowerings do it, views as chains of movement ops. One model after another, all on the one `Step`, hence its length.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 use rsx_compiler::ir::{Builder, CmpDir, DType, Graph, OpKind, ParamKind, ReduceKind, ScatterKind, TensorType, Value};
 
