@@ -171,6 +171,11 @@ impl ProgramCache {
         entry
     }
 
+    /// The entry of `key`, if there is one.
+    pub(crate) fn peek(&self, key: &Key) -> Option<Arc<Entry>> {
+        self.lock().get(key).cloned()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }

@@ -1,4 +1,5 @@
 //! Tier 1: the steps of a compiled segment.
+use crate::looping;
 use crate::metrics::Counters;
 use crate::run::Run;
 use crate::segment::{CompiledSegment, GraphStep, StepKind};
@@ -25,6 +26,9 @@ pub(crate) fn run(run: &mut Run<'_>, program: &CompiledSegment) {
                 Outcome::Done => {}
                 Outcome::OpByOp => eager::nodes(run, step.nodes.clone()),
             },
+            StepKind::Call { .. } if looping::is_loop(&run.trace.nodes[step.nodes.start]) => {
+                looping::run(run, step.nodes.start);
+            }
             StepKind::Call { reason } => {
                 let node = &run.trace.nodes[step.nodes.start];
                 let op = node.sig.op.name.as_str();

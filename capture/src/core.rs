@@ -1,6 +1,7 @@
 //! Taking segments: key, look-up, tier, hand-over to the executor.
 use crate::background::{CompileJob, CompileQueue};
 use crate::cache::{Entry, ProgramCache};
+use crate::continued::{Continued, continued};
 use crate::executor::{Job, SegmentJob};
 use crate::key::{Environment, Key};
 use crate::metrics::Counters;
@@ -10,7 +11,7 @@ use crate::shared::Shared;
 use crate::timeline::{self, Lane};
 use crate::{CutCause, Tier};
 use crossbeam_channel::Sender;
-use rsx_devices::store::{DiskStore, EntryKind};
+use rsx_devices::store::EntryKind;
 use rsx_lazy::{FrameId, SegmentSink, Trace};
 use std::sync::{Arc, Mutex};
 
@@ -53,6 +54,11 @@ impl SegmentSink for Core {
         let tier = shared.tier();
         let ends_step = trace.ends_step || cause == Some(CutCause::MarkStep);
         let first = entry.sightings() == 1;
+        let later = if tier == Tier::Auto { self.later_step(&entry, &trace, &live) } else { None };
+        let (trace, live, entry, zeroed) = match later {
+            Some((entry, c)) => (c.trace, c.live, entry, c.zeroed),
+            None => (trace, live, entry, Vec::new()),
+        };
         // Asked every time, so that it learns; a guess is worth something in this tier only.
         let recurs = !first || (shared.foresight.expects(ends_step, trace.nodes.len()) && tier == Tier::Auto);
         if entry.sightings() == 2 && entry.is_foreseen() {
@@ -61,7 +67,7 @@ impl SegmentSink for Core {
         let load = self.promote(tier, recurs, &entry, &trace, &live);
         shared.completion.segment_queued();
         let (compiled, patient) = (tier != Tier::Eager, tier == Tier::Auto);
-        let job = SegmentJob { trace, live, entry, compiled, load, patient, replay: None };
+        let job = SegmentJob { trace, live, entry, compiled, load, patient, zeroed, replay: None };
         if self.queue.send(Job::Segment(Box::new(job))).is_err() {
             // The executor is gone, so the session is closed: waiting gives that error.
             tracing::debug!(target: "rsx::cut", "a segment was cut after shutdown");
@@ -81,6 +87,21 @@ impl SegmentSink for Core {
 }
 
 impl Core {
+    fn is_stored(&self, key: &Key) -> bool {
+        self.shared.store.as_ref().is_some_and(|s| s.has(EntryKind::Program, key.hash()))
+    }
+
+    /// A segment without a program that is the first step of a loop whose later steps have one: as one of those.
+    fn later_step(&self, entry: &Entry, trace: &Trace, live: &[bool]) -> Option<(Arc<Entry>, Continued)> {
+        if entry.program().is_some() || self.is_stored(&entry.key) {
+            return None;
+        }
+        let continued = continued(trace, live)?;
+        let key = Key::of(&continued.trace, &continued.live, self.environment);
+        let known = self.cache.peek(&key).is_some_and(|e| e.program().is_some()) || self.is_stored(&key);
+        known.then(|| (self.cache.see(key), continued))
+    }
+
     /// Sees to it that the segment has a program, or gets one, as the tier wants. True: the executor is to load it from
     /// disk before it runs the segment.
     pub(crate) fn promote(&self, tier: Tier, recurs: bool, entry: &Arc<Entry>, trace: &Trace, live: &[bool]) -> bool {
@@ -108,8 +129,7 @@ impl Core {
             Tier::Auto => {
                 // Loading takes milliseconds: the executor would wait for it anyway, the user's thread need not.
                 if entry.sightings() == 1 {
-                    let stored = |s: &Arc<DiskStore>| s.has(EntryKind::Program, entry.key.hash());
-                    if shared.store.as_ref().is_some_and(stored) {
+                    if self.is_stored(&entry.key) {
                         return entry.start();
                     }
                 }

@@ -1,4 +1,5 @@
 //! Tier 0: nodes one by one through the eager engine.
+use crate::looping;
 use crate::memory;
 use crate::metrics::Counters;
 use crate::run::Run;
@@ -26,6 +27,9 @@ pub(crate) fn nodes(run: &mut Run<'_>, range: Range<usize>) {
 pub(crate) fn node(run: &mut Run<'_>, n: usize) {
     let trace = run.trace;
     let node = &trace.nodes[n];
+    if looping::is_loop(node) {
+        return looping::run(run, n);
+    }
     let mut held: SmallVec<[Buffer; 8]> = SmallVec::new();
     let mut storages: SmallVec<[Bytes; 8]> = SmallVec::new();
     let mut revived: SmallVec<[u32; 2]> = SmallVec::new();

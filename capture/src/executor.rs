@@ -41,6 +41,8 @@ pub(crate) struct SegmentJob {
     pub(crate) load: bool,
     /// Wait for a compile that goes on, if that pays.
     pub(crate) patient: bool,
+    /// Storages of the trace that are filled with zeros before it runs.
+    pub(crate) zeroed: Vec<u32>,
     /// Where the job goes back to, to be used again, with the data words it was filled with.
     pub(crate) replay: Option<(Arc<Replay>, Arc<[u64]>)>,
 }
@@ -106,6 +108,7 @@ fn segment(shared: &Shared, job: &SegmentJob) {
     }
     let ran = catch_unwind(AssertUnwindSafe(|| {
         let mut run = Run::new(shared, trace, schedule);
+        run.zero(&job.zeroed);
         match program {
             Some(program) => {
                 if !program.started.swap(true, Relaxed) {

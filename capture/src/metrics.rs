@@ -36,6 +36,8 @@ pub struct Metrics {
     pub eager_ops: u64,
     /// Call nodes run inside programs, by op.
     pub calls: BTreeMap<String, u64>,
+    /// Iterations of `torch.while_loop` run inside programs.
+    pub loop_iterations: u64,
     /// Ops that ran at once on the host, by op.
     pub fallbacks: BTreeMap<String, u64>,
     /// Segments by cause of their cut.
@@ -100,6 +102,7 @@ counters!(
     throttles,
     launch_failures,
     faults,
+    loop_iterations,
     kernels,
     bytes_moved,
     busy_nanos,

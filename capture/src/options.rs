@@ -1,5 +1,7 @@
 //! Options of a session.
 use crate::FaultPoint;
+use rsx_compiler::parse_size;
+use rsx_compiler::passes::PASSES;
 use rsx_devices::store::DiskStore;
 use rsx_lazy::record::Limits;
 use std::str::FromStr;
@@ -83,9 +85,10 @@ impl Default for Options {
 
 impl Options {
     /// The user's disk cache, and defaults overridden by `RSX_TIER`, `RSX_CHECK` and `RSX_FAULT`. Errors name the
-    /// variable.
+    /// variable; variables that other crates read are checked as well, so that a typo is not a default.
     pub fn from_env() -> Result<Options, String> {
         let var = |name: &str| std::env::var(name).ok().filter(|v| !v.trim().is_empty());
+        check(&var)?;
         let mut options = Options { store: DiskStore::shared().cloned(), ..Options::default() };
         options.check = var("RSX_CHECK").is_some_and(|v| v.trim() != "0");
         if let Some(tier) = var("RSX_TIER") {
@@ -98,9 +101,55 @@ impl Options {
     }
 }
 
+/// Variables read where they are used, with what a value has to be.
+const VALUES: [(&str, fn(&str) -> bool, &str); 7] = [
+    ("RSX_MEMORY_LIMIT", |v| parse_size(v).is_some_and(|b| b > 0), "a number of bytes, with or without K, M or G"),
+    ("RSX_CACHE_LIMIT", |v| v.parse::<u64>().is_ok(), "a number of MiB"),
+    ("RSX_NUM_THREADS", |v| v.parse::<u16>().is_ok_and(|n| n > 0), "a number of threads, from 1"),
+    ("RSX_BISECT", |v| v.parse::<u32>().is_ok(), "a number of passes"),
+    ("RSX_PASSES", are_passes, "pass names, each with or without a minus in front, with commas between"),
+    ("RSX_CPU_LEVEL", |v| ISA[..3].contains(&v), "portable, avx2 or avx512"),
+    ("RSX_CPU_ISA", |v| ISA.contains(&v), "portable, avx2, avx512 or avx512bf16"),
+];
+
+const ISA: [&str; 4] = ["portable", "avx2", "avx512", "avx512bf16"];
+
+fn are_passes(list: &str) -> bool {
+    let known = |name: &str| PASSES.iter().any(|p| p.name == name);
+    list.split(',').map(str::trim).filter(|n| !n.is_empty()).all(|n| known(n.trim_start_matches(['-', '+'])))
+}
+
+fn check(var: &dyn Fn(&str) -> Option<String>) -> Result<(), String> {
+    for (name, is_value, expected) in VALUES {
+        if let Some(v) = var(name).filter(|v| !is_value(v.trim())) {
+            return Err(format!("{name}={v}: expected {expected}"));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_are_checked() {
+        let with = |name: &'static str, value: &'static str| check(&|n| (n == name).then(|| value.into()));
+        for (name, good, bad) in [
+            ("RSX_MEMORY_LIMIT", "512M", "abc"),
+            ("RSX_MEMORY_LIMIT", "1", "0"),
+            ("RSX_CACHE_LIMIT", "0", "1G"),
+            ("RSX_NUM_THREADS", " 2 ", "0"),
+            ("RSX_BISECT", "0", "-1"),
+            ("RSX_PASSES", "-cse, dce,", "-cs"),
+            ("RSX_CPU_LEVEL", "avx2", "avx512bf16"),
+            ("RSX_CPU_ISA", "portable", "sse"),
+        ] {
+            assert_eq!(with(name, good), Ok(()));
+            let e = with(name, bad).unwrap_err();
+            assert!(e.starts_with(&format!("{name}={bad}: expected ")), "{e}");
+        }
+    }
 
     #[test]
     fn tiers_parse() {

@@ -1,5 +1,6 @@
 //! Recordings: one call of a function, kept as a trace, to be compared with another call and then replayed.
 use crate::key::Key;
+use crate::looping;
 use crate::{CutCause, Session, SessionError};
 use rsx_lazy::words::{Arg, DataKind};
 use rsx_lazy::{FrameId, Storage, Trace};
@@ -134,6 +135,11 @@ impl Recording {
 
     pub fn nodes(&self) -> usize {
         self.trace.nodes.len()
+    }
+
+    /// Does it hold a loop? Those live in this process only.
+    pub fn has_loop(&self) -> bool {
+        self.trace.nodes.iter().any(looping::is_loop)
     }
 
     /// Has `other` the same structure, liveness and roles of storages?

@@ -216,6 +216,7 @@ impl Replay {
                     compiled: true,
                     load: false,
                     patient: false,
+                    zeroed: Vec::new(),
                     replay: None,
                 })
             }

@@ -47,6 +47,19 @@ impl<'a> Run<'a> {
         self.shared.allocate(bytes).map_err(|e| self.fault(EngineErrorKind::OutOfMemory, Some(node), e.message))
     }
 
+    /// The storages become all zeros.
+    pub(crate) fn zero(&self, indices: &[u32]) {
+        for &i in indices {
+            match self.fresh(i, 0) {
+                Ok(buffer) => {
+                    buffer.zero();
+                    self.assign(i, buffer);
+                }
+                Err(fault) => self.fail(i, &fault),
+            }
+        }
+    }
+
     /// `buffer` holds the new value of storage `index`.
     pub(crate) fn assign(&self, index: u32, buffer: Buffer) {
         replace(&self.trace.storages[index as usize].storage, buffer);

@@ -225,6 +225,7 @@ impl Session {
             eager_runs: c.eager_runs.load(Relaxed),
             eager_ops: c.eager_ops.load(Relaxed),
             calls: c.calls(),
+            loop_iterations: c.loop_iterations.load(Relaxed),
             fallbacks: report.fallbacks_by_op(&[FallbackKind::Immediate, FallbackKind::InferFailure]),
             cuts: report.cuts_by_cause(),
             host_waits,

@@ -4,6 +4,7 @@ use crate::completion::Completion;
 use crate::error::Faults;
 use crate::foresight::Foresight;
 use crate::inject::Injection;
+use crate::looping::Loops;
 use crate::metrics::Counters;
 use crate::{Backend, FaultPoint, OutOfMemory, SessionError, Tier};
 use rsx_devices::Buffer;
@@ -27,6 +28,7 @@ pub(crate) struct Shared {
     pub(crate) faults: Faults,
     pub(crate) inject: Injection,
     pub(crate) compiles: Compiles,
+    pub(crate) loops: Loops,
     pub(crate) store: Option<Arc<DiskStore>>,
     pub(crate) check: bool,
     pub(crate) max_in_flight: usize,
@@ -60,6 +62,7 @@ impl Shared {
             faults: Faults::default(),
             inject: Injection::default(),
             compiles: Compiles::default(),
+            loops: Loops::default(),
             store: options.store.clone(),
             check: options.check,
             max_in_flight: options.in_flight.max(1),

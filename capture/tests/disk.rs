@@ -1,7 +1,7 @@
 //! Programs outlive the process: a second session with the same store compiles nothing.
 mod common;
 use common::*;
-use rsx_capture::{Options, Tier};
+use rsx_capture::{FaultPoint, Options, Tier};
 use rsx_devices::store::{DiskStore, EntryKind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -160,4 +160,90 @@ fn check_mode_compares_programs() {
     w.device.take_donations.store(false, SeqCst);
     train(&w, 1);
     assert_eq!(w.session.metrics().check_failures, 1);
+}
+
+/// Steps of a loop with a momentum that the first step makes; parameter and momentum after them.
+fn momentum(w: &World, steps: usize) -> (Vec<f32>, Vec<f32>) {
+    let (p, x, m) = (w.tensor(&[1.0; 4]), w.tensor(&[1.0, 2.0, 3.0, 4.0]), w.empty(4));
+    for step in 0..steps {
+        let grad = w.op("mul", &[&p, &x]);
+        if step == 0 {
+            w.do_("zero_", &[&m]);
+        }
+        w.do_("add_", &[&m, &grad]);
+        w.do_("add_", &[&p, &m]);
+        drop(grad);
+        w.cut();
+        w.sync().unwrap();
+    }
+    (w.values(&p), w.values(&m))
+}
+
+/// The first step differs from the others by the making of the optimizer's state: it runs their program all the same.
+#[test]
+fn the_first_step_of_a_known_loop_is_compiled() {
+    let folder = Folder::new("continued");
+    let first = folder.world(Tier::Auto);
+    let want = momentum(&first, 2);
+    // Another model in the same process, once the program is there.
+    until("the compile", || first.session.metrics().compiling == 0 && !folder.programs().is_empty());
+    assert_eq!(momentum(&first, 2), want);
+    let m = first.session.metrics();
+    assert_eq!((m.compiles, m.segments, first.engine.count("zero_")), (1, 4, 1));
+    // Another process.
+    let second = folder.world(Tier::Auto);
+    assert_eq!(momentum(&second, 2), want);
+    let m = second.session.metrics();
+    assert_eq!((m.compiles, m.disk_hits, m.eager_runs, second.engine.count("zero_")), (0, 1, 0, 0));
+    // Memory that cannot be had is the loss of one step's results, not of the parameter.
+    let third = folder.world(Tier::Auto);
+    let (p, x, m) = (third.tensor(&[1.0; 4]), third.tensor(&[1.0; 4]), third.empty(4));
+    third.sync().unwrap();
+    third.session.inject(FaultPoint::Oom, 1);
+    let grad = third.op("mul", &[&p, &x]);
+    third.do_("zero_", &[&m]);
+    third.do_("add_", &[&m, &grad]);
+    third.do_("add_", &[&p, &m]);
+    drop(grad);
+    let e = third.sync().unwrap_err().to_string();
+    assert!(e.contains("injected failure of an allocation"), "{e}");
+    assert_eq!(third.values(&p), [1.0; 4]);
+}
+
+/// Fills that are not the making of a state stay where they are.
+#[test]
+fn other_fills_stay() {
+    let folder = Folder::new("fills");
+    let run = |w: &World, which: usize| {
+        let (p, m) = (w.tensor(&[1.0; 4]), w.tensor(&[5.0; 4]));
+        // Used before; used by nobody; dead afterwards.
+        let before = (which == 0).then(|| w.op("add", &[&p, &m]));
+        w.do_("zero_", &[&m]);
+        if which != 1 {
+            w.do_("add_", &[&m, &p]);
+            w.do_("add_", &[&p, &m]);
+        } else {
+            w.do_("add_", &[&p, &p]);
+        }
+        let kept = (which != 2).then_some(m);
+        w.sync().unwrap();
+        (w.values(&p), kept.map(|m| w.values(&m)), before.map(|b| w.values(&b)))
+    };
+    for which in 0..3 {
+        let want = run(&World::new(Tier::Eager), which);
+        let w = folder.world(Tier::Auto);
+        // The same without the fill is known.
+        for _ in 0..2 {
+            let (p, m) = (w.tensor(&[1.0; 4]), w.tensor(&[5.0; 4]));
+            let before = (which == 0).then(|| w.op("add", &[&p, &m]));
+            w.do_("add_", &[&m, &p]);
+            w.do_("add_", &[&p, &m]);
+            drop(before);
+            w.sync().unwrap();
+            until("the compile", || w.session.metrics().compiling == 0);
+        }
+        for _ in 0..3 {
+            assert_eq!(run(&w, which), want, "{which}");
+        }
+    }
 }

@@ -4,6 +4,7 @@
 
 #include <ATen/core/op_registration/adaption.h>
 
+#include "eager.h"
 #include "shadow.h"
 
 namespace rsx {
@@ -80,6 +81,53 @@ bool overlaps(const OpInfo& op, const IValue* args) {
   return false;
 }
 
+// Products, convolutions and norms take operands of one element type, whatever it is.
+bool wants_one_type(const std::string& name) {
+  for (const char* part : {"mm", "mv", "dot", "conv", "addr", "linear", "norm"})
+    if (name.find(part) != std::string::npos) return true;
+  return false;
+}
+
+// Whether the element types of the operands may be a mistake that the meta function does not see: different ones in an
+// op that does not promote them, or integers alone in one that may be for floating point only.
+bool has_doubtful_types(const OpInfo& op, const IValue* args) {
+  constexpr int64_t kMostBytes = 64 << 20;  // asking costs the operands' memory and the kernel's time, once
+  if (op.rule != Rule::kAsk || op.random || op.handle.hasTag(at::Tag::pointwise)) return false;
+  std::optional<at::ScalarType> floating, any;
+  bool mixed = false;
+  int64_t bytes = 0;
+  for (uint32_t i = 0; i < op.nargs; ++i) {
+    map_tensors(args[i], [&](const at::Tensor& t) {
+      if (!t.defined() || t.unsafeGetTensorImpl()->is_wrapped_number()) return t;
+      const auto type = t.scalar_type();
+      const bool is_floating = at::isFloatingType(type) || at::isComplexType(type);
+      mixed |= is_floating && floating.value_or(type) != type;
+      mixed |= any.value_or(type) != type && wants_one_type(op.name);
+      if (is_floating) floating = type;
+      any = type;
+      bytes += t.numel() * static_cast<int64_t>(t.element_size());
+      return t;
+    });
+  }
+  return (mixed || (any && !floating)) && bytes <= kMostBytes;
+}
+
+// The CPU kernel is asked once for a signature, with zeros, so that a mistake is raised in its words at the user's line.
+void ask_cpu_kernel(OpInfo& op, const IValue* args) {
+  const auto zeros = [](const at::Tensor& t) {
+    if (!t.defined() || !is_rsx(t)) return t;
+    auto host = at::detail::empty_strided_cpu(t.sizes(), t.strides(), t.scalar_type());
+    return at::Tensor(host).zero_();
+  };
+  HostScope scope;
+  Stack host;
+  for (uint32_t i = 0; i < op.nargs; ++i) {
+    if (args[i].isDevice()) host.emplace_back(c10::Device(at::kCPU));
+    else host.push_back(map_tensors(args[i], zeros));
+  }
+  run_host_kernel(op, host, Seed{});
+}
+
 void collect(const OpInfo& op, const Stack& returned, Results& results) {
   for (uint32_t r = 0; r < op.nrets; ++r) {
     if (op.ret_arg[r] >= 0) continue;
@@ -129,6 +177,9 @@ bool by_rule(const OpInfo& op, const IValue* args, const Encoder& e) {
     case Rule::kForeach:
       if (op.nrets > 1 || !foreach_is_plain(op, args)) return false;
       if (op.nrets == 1) results.list(args[0]);
+      break;
+    case Rule::kCarried:
+      results.list(args[0]);
       break;
   }
   results.insert(op, e);
@@ -215,6 +266,7 @@ bool infer(OpInfo& op, Stack& stack, const Encoder& record) {
     return false;
   }
   if (by_rule(op, args, record)) return false;
+  if (has_doubtful_types(op, args)) ask_cpu_kernel(op, args);
   if (Stack returned; op.structured && run_structured(op, args, returned)) {
     Results results;
     collect(op, returned, results);

@@ -50,6 +50,10 @@ void special_cases(OpInfo& op) {
     op.rule = Rule::kInPlace;
   }
   if (starts_with(n, "aten::_amp_")) op.rule = Rule::kInPlace;
+  if (n == "rsx::while_loop") {
+    op.rule = Rule::kCarried;
+    op.immediate = false;
+  }
   if (n == "aten::copy_") op.rule = Rule::kCopy;
   if (starts_with(n, "aten::_foreach_")) op.rule = Rule::kForeach;
   static const std::unordered_set<std::string> in_place = {

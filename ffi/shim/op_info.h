@@ -25,6 +25,7 @@ enum class Rule : uint8_t {
   kInPlace,  // results are written arguments whose metadata does not change
   kCopy,     // copy_: in place when the shapes are equal
   kForeach,  // one result per tensor of list 0, like it
+  kCarried,  // the same, whatever the rest is (while_loop)
 };
 
 struct OpInfo {

@@ -64,6 +64,17 @@ void register_boxed(Registrar& r) {
 // Everything else that reaches the backend: ops of other namespaces, ops registered later.
 void backend_fallback(const c10::OperatorHandle& op, Stack* stack) { run(*op_info(op), *stack); }
 
+// Ends the condition or the body of a while_loop, recorded on this thread as a function of `args`.
+int64_t loop_part(const std::vector<at::Tensor>& args, const std::vector<at::Tensor>& outs) {
+  const auto handles = [](const std::vector<at::Tensor>& tensors) {
+    std::vector<RsxStorage*> of;
+    for (const auto& t : tensors) of.push_back(handle_of(t));
+    return of;
+  };
+  const auto a = handles(args), o = handles(outs);
+  return check(rsx_loop_part(a.data(), a.size(), o.data(), o.size()));
+}
+
 void register_all() {
   register_storage();
   register_device();
@@ -82,6 +93,8 @@ void register_all() {
   register_autocast(library(torch::Library::IMPL, "aten", autocast));
   auto& own = library(torch::Library::DEF, "rsx", std::nullopt);
   own.def("default_generator() -> Generator?", [] { return std::optional<at::Generator>(default_generator()); });
+  own.def("while_loop(Tensor[] carried, Tensor[] additional, int loop) -> Tensor[]");
+  own.def("loop_part(Tensor[] args, Tensor[] outs) -> int", &loop_part);
   register_replay(own);
   register_profiler();
 }

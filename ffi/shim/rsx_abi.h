@@ -138,6 +138,8 @@ void rsx_memory_trim(void);
 
 // ---- recorded calls ----------------------------------------------------------------------------
 // Where a recording has a storage: index | made by the call << 32 | written << 33; -1 if it has not.
+// Ends the part of a while_loop that this thread records: its number.
+int32_t rsx_loop_part(RsxStorage* const* args, size_t nargs, RsxStorage* const* outs, size_t nouts);
 int64_t rsx_recording_place(uint64_t recording, RsxStorage* storage);
 void rsx_recording_bind(uint64_t recording, RsxStorage* const* args, size_t nargs, const uint32_t* fresh, size_t nfresh);
 // 0: done, `fresh` holds new references; 1: something the replay relies on is gone.

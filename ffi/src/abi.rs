@@ -2,7 +2,7 @@
 
 use crate::core::{ops, session};
 use crate::error::{Failure, guard, shield};
-use crate::{fork, frames, replay, watch};
+use crate::{fork, frames, looping, replay, watch};
 use rsx_capture::{CutCause, timeline};
 use rsx_lazy::aten::structural::{Encoding, encoding};
 use rsx_lazy::{OpId, OutMeta, Recorded, RetInfo, Sig, SigFlags, Storage};
@@ -34,7 +34,9 @@ pub(crate) fn slice<'a, T>(ptr: *const T, n: usize) -> &'a [T] {
 pub extern "C" fn rsx_storage_new(nbytes: u64) -> *const Storage {
     fork::note_use();
     let storage = Storage::new(nbytes as usize);
-    if replay::active() {
+    if looping::active() {
+        looping::made(&storage);
+    } else if replay::active() {
         replay::made(&storage);
     }
     Arc::into_raw(storage)
@@ -87,7 +89,9 @@ pub unsafe extern "C" fn rsx_storage_resize(storage: *const Storage, nbytes: u64
         // SAFETY: the caller's promise.
         unsafe {
             with(storage, |s| {
-                if replay::active() {
+                if looping::active() {
+                    looping::resized(s)?;
+                } else if replay::active() {
                     replay::resized(s);
                 }
                 session()?.resize(s, nbytes as usize, frame).map_err(Failure::from)
@@ -103,6 +107,7 @@ pub unsafe extern "C" fn rsx_storage_resize(storage: *const Storage, nbytes: u64
 pub unsafe extern "C" fn rsx_storage_expose(storage: *const Storage, address: *mut *mut c_void) -> i32 {
     guard(|| {
         let frame = frames::current();
+        looping::check_host_value("the address of a tensor is taken")?;
         watch::check_host_wait(CutCause::DataPointer)?;
         replay::refuse(|| format!("the address of a tensor is taken at {}", replay::here()));
         // SAFETY: the caller's promise.
@@ -127,7 +132,9 @@ pub unsafe extern "C" fn rsx_storage_upload(storage: *const Storage, src: *const
         // SAFETY: the caller's promise.
         unsafe {
             with(storage, |s| {
-                if replay::active() {
+                if looping::active() {
+                    looping::uploaded(s, src)?;
+                } else if replay::active() {
                     replay::uploaded(s, src);
                 }
                 session()?.upload(s, src, Default::default()).map_err(Failure::from)
@@ -149,6 +156,7 @@ pub unsafe extern "C" fn rsx_storage_read(
 ) -> i32 {
     guard(|| {
         let (cause, frame) = (crate::control::host_cause(cause), frames::current());
+        looping::check_host_value(format_args!("a value is read on the host ({cause})"))?;
         watch::check_host_wait(cause)?;
         replay::refuse(|| format!("a value is read on the host ({cause}) at {}", replay::here()));
         // SAFETY: the caller's promise; the memory is PyTorch's own, initialised or not (bytes have no invalid values).
@@ -211,20 +219,22 @@ pub unsafe extern "C" fn rsx_record(
                 Arc::from_raw(pointers[i])
             }
         };
-        let recorder = session()?.recorder();
         if replay::active() {
             replay::check_thread();
         }
         timeline::recording();
         let (words, written, data) = (slice(r.words, r.nwords), slice(r.written, r.nstorages), slice(r.data, r.ndata));
-        let recorded = recorder.record_refs(words, refs, own, written, data);
+        let recorded = looping::recorder(|recorder| {
+            let recorded = recorder.record_refs(words, refs, own, written, data);
+            if let Recorded::Done { frame_wanted: true, .. } = recorded {
+                recorder.note_frame(frames::current());
+            }
+            Ok(recorded)
+        })?;
         match recorded {
             Recorded::Unknown => Ok(1),
             Recorded::Immediate(_) => Ok(2),
-            Recorded::Done { sig, outputs, frame_wanted } => {
-                if frame_wanted {
-                    recorder.note_frame(frames::current());
-                }
+            Recorded::Done { sig, outputs, .. } => {
                 let Some(sig) = sig else {
                     // SAFETY: `results` is valid.
                     unsafe { *results = Results { outs: std::ptr::null(), nouts: 0, nfresh: 0 } };
@@ -274,8 +284,10 @@ pub extern "C" fn rsx_sig_insert(
     flags: u32,
 ) {
     shield((), || {
-        let (Ok(session), Some(op)) = (session(), ops().get(OpId(op))) else { return };
-        session.recorder().insert(op, slice(words, nwords), slice(outs, nouts), SigFlags { immediate: flags & 1 != 0 });
+        let Some(op) = ops().get(OpId(op)) else { return };
+        let flags = SigFlags { immediate: flags & 1 != 0 };
+        // Without a session nothing could have been recorded.
+        let _ = looping::recorder(|r| Ok(r.insert(op, slice(words, nwords), slice(outs, nouts), flags)));
     });
 }
 

@@ -15,6 +15,7 @@ mod error;
 mod fork;
 mod frames;
 mod gil;
+mod looping;
 mod machine;
 mod py;
 mod py_replay;

@@ -99,7 +99,7 @@ fn metrics(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     items! {
         records signatures segments replays compiles plans compiling compile_failures compile_seconds cache_hits disk_hits disk_rejects
         check_failures eager_runs eager_ops calls
-        fallbacks cuts host_waits wait_seconds throttles launch_failures faults kernels bytes_moved busy_seconds
+        fallbacks cuts host_waits wait_seconds throttles launch_failures loop_iterations faults kernels bytes_moved busy_seconds
         live_bytes peak_bytes reserved_bytes system_allocations live_storages cached_segments
     }
     Ok(d)
@@ -282,6 +282,8 @@ fn _C(m: &Bound<'_, PyModule>) -> PyResult<()> {
         reset_peak_memory empty_cache inject shutdown microbench host_cause
         forbid_host_wait timeline_start timeline_stop explain cache_info cache_list cache_clear
     }
+    use crate::looping::{loop_new, part_drop, scratch_abort, scratch_begin};
+    functions! { scratch_begin scratch_abort part_drop loop_new }
     use crate::py_replay::*;
     functions! {
         record_begin record_end record_refuse is_recording recording_drop recording_nodes recording_compare replay_new

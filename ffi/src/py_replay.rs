@@ -124,6 +124,9 @@ unsafe extern "C" {
 pub(crate) fn recording_export(py: Python<'_>, id: u64) -> PyResult<Bound<'_, PyBytes>> {
     let recordings = recordings();
     let recording = recordings.get(&id).ok_or_else(|| PyValueError::new_err("no such recording"))?;
+    if recording.has_loop() {
+        return Err(PyValueError::new_err("a program with a while_loop in it cannot be saved"));
+    }
     Ok(PyBytes::new(py, &recording.to_bytes()))
 }
 

@@ -111,10 +111,16 @@ fn memo_hash(words: &[u64]) -> u64 {
 
 impl Recorder {
     pub fn new(sink: Arc<dyn SegmentSink>, limits: Limits) -> Recorder {
+        Recorder::starting_at(1, sink, limits)
+    }
+
+    /// A recorder beside others: its traces are numbered from `epoch`, and no two recorders may come to the same number,
+    /// for storages remember their place in a trace by it.
+    pub fn starting_at(epoch: u32, sink: Arc<dyn SegmentSink>, limits: Limits) -> Recorder {
         Recorder {
             inner: Mutex::new(Inner {
                 trace: Trace::default(),
-                epoch: 1,
+                epoch,
                 sequence: 0,
                 sigs: AHashMap::default(),
                 interned: 0,

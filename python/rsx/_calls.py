@@ -3,7 +3,6 @@ the ``torch.compile`` backend."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,13 +12,6 @@ from rsx import _C
 
 DONE, OTHER, STALE = 0, 1, 2
 """What a replay says: results are there; the arguments are of another kind; something it relies on is gone."""
-
-
-@functools.cache
-def _control_flow() -> None:
-    from rsx import _flow
-
-    _flow.register()
 
 
 class Refused(Exception):
@@ -37,7 +29,6 @@ class Call:
 
     def run(self, f: Callable[[], Any]) -> Any:
         """Record ``f()``. Raises what it raises."""
-        _control_flow()
         generator = torch.ops.rsx.default_generator()
         self.seed, self.offset = generator.initial_seed(), generator.get_offset()
         torch.ops.rsx.call_begin(self.leaves)

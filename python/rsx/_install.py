@@ -39,12 +39,13 @@ def _register(torch) -> None:
     _C.init([os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep])
     torch.utils.rename_privateuse1_backend("rsx")
 
-    from rsx import _device, _patches
+    from rsx import _device, _flow, _patches
 
     torch._register_device_module("rsx", _device)
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_storage=True, for_packed_sequence=True
     )
     _patches.apply()
+    _flow.register()
     # Joins the executor before the interpreter and libtorch are taken down under it.
     atexit.register(_C.shutdown)

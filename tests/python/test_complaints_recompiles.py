@@ -83,7 +83,6 @@ def decode(device, tokens: int):
     return sequence.cpu()
 
 
-@pytest.mark.xfail(reason=CAPTURE, strict=False)
 def test_r8_greedy_decoding_with_cat():
     """pytorch/xla#2757."""
 
@@ -91,12 +90,6 @@ def test_r8_greedy_decoding_with_cat():
         before = compiles()
         assert torch.equal(decode(D, 64), decode("cpu", 64))
         assert compiles() - before <= 8
-
-
-def test_r8_greedy_decoding_is_right():
-    """The values of R8, whatever the number of compiles."""
-
-    assert torch.equal(decode(D, 16), decode("cpu", 16))
 
 
 def test_r10_number_then_tensor():

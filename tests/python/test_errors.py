@@ -5,7 +5,7 @@ import rsx
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from helper import D, message
+from helper import D, message, python
 
 MISTAKES = {
     "shapes": lambda d: torch.ones(3, device=d) + torch.ones(4, device=d),
@@ -38,6 +38,67 @@ def test_words_are_pytorchs(name):
     assert got[0] is want[0], (got, want)
     assert got[1] == want[1] or got[1] == want[1].replace("cpu", "rsx:0"), (got, want)
     assert (torch.ones(2, device=D) + 1).tolist() == [2, 2]  # the next op works
+
+
+# Ops of operands of different element types, made by a and b.
+MIXES = {
+    "mm": lambda a, b: torch.mm(a(2, 3), b(3, 2)),
+    "matmul": lambda a, b: a(2, 3, 4) @ b(4, 5),
+    "addmm": lambda a, b: torch.addmm(a(2, 2), a(2, 3), b(3, 2)),
+    "addmm bias": lambda a, b: torch.addmm(b(2, 2), a(2, 3), a(3, 2)),
+    "bmm": lambda a, b: torch.bmm(a(2, 3, 4), b(2, 4, 3)),
+    "baddbmm": lambda a, b: torch.baddbmm(a(2, 3, 3), a(2, 3, 4), b(2, 4, 3)),
+    "mv": lambda a, b: torch.mv(a(2, 3), b(3)),
+    "dot": lambda a, b: torch.dot(a(3), b(3)),
+    "outer": lambda a, b: torch.outer(a(3), b(3)),
+    "linear": lambda a, b: F.linear(a(2, 3), b(4, 3)),
+    "linear bias": lambda a, b: F.linear(a(2, 3), a(4, 3), b(4)),
+    "conv1d": lambda a, b: F.conv1d(a(1, 2, 8), b(3, 2, 3)),
+    "conv2d": lambda a, b: F.conv2d(a(1, 2, 5, 5), b(3, 2, 3, 3)),
+    "conv2d bias": lambda a, b: F.conv2d(a(1, 2, 5, 5), a(3, 2, 3, 3), b(3)),
+    "conv_transpose2d": lambda a, b: F.conv_transpose2d(a(1, 2, 5, 5), b(2, 3, 3, 3)),
+    "layer_norm": lambda a, b: F.layer_norm(a(2, 8), (8,), b(8), b(8)),
+    "layer_norm half": lambda a, b: F.layer_norm(a(2, 8), (8,), a(8), b(8)),
+    "group_norm": lambda a, b: F.group_norm(a(2, 4, 3), 2, b(4), b(4)),
+    "batch_norm": lambda a, b: F.batch_norm(a(4, 3), b(3), b(3) + b(3), b(3), b(3), training=True),
+    "attention": lambda a, b: F.scaled_dot_product_attention(a(1, 1, 4, 8), b(1, 1, 4, 8), a(1, 1, 4, 8)),
+    "cross_entropy": lambda a, b: F.cross_entropy(a(2, 3), b(2, 3)),
+    "cat": lambda a, b: torch.cat([a(2), b(3)]),
+    "where": lambda a, b: torch.where(a(3) > 0, a(3), b(3)),
+    "lerp": lambda a, b: torch.lerp(a(3), b(3), 0.5),
+    "index_add": lambda a, b: torch.zeros_like(a(3)).index_add(0, torch.zeros_like(a(3)).long(), b(3)),
+    "scatter_add": lambda a, b: torch.zeros_like(a(3)).scatter_add(0, torch.zeros_like(a(3)).long(), b(3)),
+    "addcmul": lambda a, b: torch.addcmul(a(3), b(3), a(3)),
+    "cdist": lambda a, b: torch.cdist(a(3, 2), b(3, 2)),
+}
+TYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64]
+
+
+@pytest.mark.parametrize("name", MIXES)
+def test_mixed_dtypes_are_what_eager_makes_of_them(name):
+    for t in TYPES:
+        for u in TYPES:
+
+            def on(device, t=t, u=u):
+                make = lambda dtype: lambda *shape: torch.ones(shape, dtype=dtype, device=device)  # noqa: E731
+                return MIXES[name](make(t), make(u))
+
+            if t == u:
+                continue
+            want, got = outcome(on, "cpu"), outcome(on, D)
+            if isinstance(want, tuple) and isinstance(got, tuple):
+                assert want[0] is got[0] and want[1].replace("cpu", "rsx:0") == got[1].replace("cpu", "rsx:0"), (t, u)
+            else:
+                assert not isinstance(want, tuple) and not isinstance(got, tuple), (t, u, want, got)
+                torch.testing.assert_close(got.cpu(), want)
+
+
+def outcome(program, device):
+    """The result, or kind and words of the error; reading the result is not part of the program."""
+    try:
+        return program(device)
+    except Exception as e:  # noqa: BLE001
+        return type(e), str(e).partition("\n")[0]
 
 
 @pytest.mark.parametrize(
@@ -121,3 +182,10 @@ def test_an_error_loses_nothing():
     a.add_(1)
     rsx.mark_step()
     assert a.tolist() == [3, 3, 3]
+
+
+@pytest.mark.parametrize("variable", ["RSX_MEMORY_LIMIT=abc", "RSX_NUM_THREADS=0", "RSX_PASSES=-no_such", "RSX_TIER=fast"])
+def test_a_wrong_setting_is_an_error(variable):
+    name, value = variable.split("=")
+    run = python("import torch\ntorch.ones(2, device='rsx')", check=False, **{name: value})
+    assert run.returncode == 1 and f"RuntimeError: {name}" in run.stderr, run.stderr

@@ -18,7 +18,7 @@ use rsx_lazy::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 // ---- a door that tests close to hold a thread at a place -----------------------------------------------------------
 
@@ -337,6 +337,15 @@ impl EagerEngine for FakeEngine {
             Buffer::new(At(ptr.expose_provenance(), bytes.len())).write(0, &bytes).unwrap();
         }
         Ok(())
+    }
+}
+
+/// Waits for what another thread is about to bring about.
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what} does not happen");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -1,6 +1,5 @@
 //! Threads, backpressure, shutdown, fork.
 use crate::common::*;
-use crate::tiers::until;
 use rsx_capture::{CutCause, Options, SessionError, Tier};
 use rsx_lazy::record::Limits;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};

@@ -2,17 +2,8 @@
 use crate::common::*;
 use rsx_capture::{FaultPoint, Options, Tier};
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
 
 const TIERS: [Tier; 3] = [Tier::Eager, Tier::Auto, Tier::Compiled];
-
-pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what} does not happen");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
 
 /// Eight steps of the little loop, computed on the spot.
 fn expected() -> (Vec<f32>, Vec<f32>) {
