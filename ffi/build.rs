@@ -13,8 +13,8 @@ use std::sync::Mutex;
 use std::time::SystemTime;
 
 /// Torch versions (2.x) whose C++ API this source is written for; tested with 2.13. One wheel serves exactly one minor.
-/// Before 2.13 storages have no materializer: `data_ptr()` would give out an address that is no memory.
-const TORCH: RangeInclusive<u32> = 13..=15;
+/// Before 2.13 storages have no materializer: there only Python's `data_ptr()` gives an address of memory.
+const TORCH: RangeInclusive<u32> = 11..=15;
 
 fn main() {
     println!("cargo:rerun-if-changed=shim");

@@ -93,6 +93,8 @@ void register_all() {
   register_autocast(library(torch::Library::IMPL, "aten", autocast));
   auto& own = library(torch::Library::DEF, "rsx", std::nullopt);
   own.def("default_generator() -> Generator?", [] { return std::optional<at::Generator>(default_generator()); });
+  own.def("has_materializer() -> bool", [] { return kHasMaterializer; });
+  own.def("materialize(Tensor self) -> ()", [](const at::Tensor& t) { materialize(storage_of(t.unsafeGetTensorImpl())); });
   own.def("while_loop(Tensor[] carried, Tensor[] additional, int loop) -> Tensor[]");
   own.def("loop_part(Tensor[] args, Tensor[] outs) -> int", &loop_part);
   register_replay(own);

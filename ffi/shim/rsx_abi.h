@@ -138,6 +138,8 @@ void rsx_memory_trim(void);
 
 // ---- recorded calls ----------------------------------------------------------------------------
 // Where a recording has a storage: index | made by the call << 32 | written << 33; -1 if it has not.
+// Forgets all signatures: outputs are predicted anew.
+void rsx_sig_forget(void);
 // Ends the part of a while_loop that this thread records: its number.
 int32_t rsx_loop_part(RsxStorage* const* args, size_t nargs, RsxStorage* const* outs, size_t nouts);
 int64_t rsx_recording_place(uint64_t recording, RsxStorage* storage);

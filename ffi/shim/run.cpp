@@ -120,11 +120,21 @@ bool record(OpInfo& op, Stack& stack, const Seed* seed) {
   TORCH_INTERNAL_ASSERT(false, "rsx: ", op.name, " does not settle");
 }
 
+// Predicted results depend on the default element type (`int / int`), which is not in the record.
+void follow_default_dtype() {
+  static std::atomic<uint16_t> known{static_cast<uint16_t>(at::kFloat)};
+  const auto now = static_cast<uint16_t>(c10::get_default_dtype_as_scalartype());
+  if (C10_LIKELY(known.load(std::memory_order_relaxed) == now)) return;
+  known = now;
+  rsx_sig_forget();
+}
+
 }  // namespace
 
 void run(OpInfo& op, Stack& stack) {
   if (C10_UNLIKELY(inferring())) return run_inferring(op, stack);
   check_fork();
+  follow_default_dtype();
   if (C10_UNLIKELY(op.immediate)) return run_on_cpu(op, stack, op.reason);
   Seed seed;
   // Drawn once per call, before any retry, so that known and new signatures draw the same numbers.

@@ -103,7 +103,7 @@ RsxStorage* find_by_address(c10::StorageImpl* storage) {
 c10::Storage storage(RsxStorage* storage, int64_t nbytes) {
   auto impl = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), c10::SymInt(nbytes),
                                                     data_ptr_of(storage), device_allocator(), true);
-  impl->set_materializer(&materialize);
+  arm(impl.get());
   return c10::Storage(std::move(impl));
 }
 

@@ -11,12 +11,18 @@ namespace rsx {
 
 c10::Allocator* allocator();  // the device allocator registered for PrivateUse1
 
-// Called by torch when somebody asks for a writable pointer (`data_ptr()`).
+// Called by torch when somebody asks for a writable pointer (`data_ptr()`); before 2.13 by Python (_patches.py).
 void materialize(c10::StorageImpl* storage);
+#if __has_include(<c10/core/StorageMaterializer.h>)
+constexpr bool kHasMaterializer = true;
 inline void arm(c10::StorageImpl* storage) {
   // One-shot in torch: armed again by the next recorded write, so that the next data_ptr() waits for it.
   if (!storage->has_materializer()) storage->set_materializer(&materialize);
 }
+#else
+constexpr bool kHasMaterializer = false;
+inline void arm(c10::StorageImpl*) {}
+#endif
 
 // The Rust side of a storage; borrowed. Storages made by at::from_blob (unpickling, DLPack) carry
 // no context and are found by address.

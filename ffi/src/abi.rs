@@ -291,6 +291,13 @@ pub extern "C" fn rsx_sig_insert(
     });
 }
 
+/// Forgets all signatures.
+#[unsafe(no_mangle)]
+pub extern "C" fn rsx_sig_forget() {
+    // Without a session there are none.
+    shield((), || drop(looping::recorder(|r| Ok(r.forget()))));
+}
+
 fn text<'a>(ptr: *const u8, len: usize) -> &'a str {
     std::str::from_utf8(slice(ptr, len)).unwrap_or("")
 }

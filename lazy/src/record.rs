@@ -82,6 +82,14 @@ struct Inner {
     stats: RecordStats,
 }
 
+impl Inner {
+    fn forget(&mut self) {
+        self.sigs.clear();
+        self.paths.clear();
+        (self.interned, self.place) = (0, 0);
+    }
+}
+
 /// One recorder per device, behind one lock: autograd's worker threads record too.
 pub struct Recorder {
     inner: Mutex<Inner>,
@@ -224,9 +232,7 @@ impl Recorder {
         let mut inner = self.lock();
         let inner = &mut *inner;
         if inner.interned >= MAX_SIGNATURES {
-            inner.sigs.clear();
-            inner.paths.clear();
-            (inner.interned, inner.place) = (0, 0);
+            inner.forget();
         }
         let list = inner.sigs.entry(hash).or_default();
         if let Some(sig) = list.iter().find(|s| *s.words == *words) {
@@ -237,6 +243,11 @@ impl Recorder {
         inner.interned += 1;
         inner.stats.signatures += 1;
         sig
+    }
+
+    /// Forgets all signatures: what was predicted of outputs no longer holds (another default element type).
+    pub fn forget(&self) {
+        self.lock().forget();
     }
 
     /// Notes the user's frame of the op recorded last.

@@ -13,6 +13,7 @@ from rsx import _C
 def apply() -> None:
     """Apply all patches; once."""
     _print_from_host()
+    _data_ptr_is_memory()
     _dlpack_device()
     _cut_after_optimizer_step()
 
@@ -37,6 +38,21 @@ def _print_from_host() -> None:
         return original(inp, tensor_contents=contents)
 
     _tensor_str._str_intern = str_intern
+
+
+def _data_ptr_is_memory() -> None:
+    """Before torch 2.13 nothing tells the device that an address is wanted: addresses are tokens until it is told."""
+    if torch.ops.rsx.has_materializer():
+        return
+    original = torch.Tensor.data_ptr
+
+    @functools.wraps(original)
+    def data_ptr(self):
+        if type(self) in (torch.Tensor, torch.nn.Parameter) and self.device.type == "rsx" and self.numel() > 0:
+            torch.ops.rsx.materialize(self)
+        return original(self)
+
+    torch.Tensor.data_ptr = data_ptr
 
 
 def _dlpack_device() -> None:

@@ -97,3 +97,19 @@ def test_linalg():
             results.append(program(d))
         for w, g in zip(*results):
             torch.testing.assert_close(g.cpu(), w, rtol=1e-3, atol=1e-3)
+
+
+def test_the_default_dtype_may_change():
+    """What ops on integers give depends on it, and nothing of the operands tells."""
+    x = torch.arange(1, 5)
+    programs = [lambda x: x / 2, lambda x: x.true_divide(x), lambda x: torch.sqrt(x), lambda x: x * 0.5, lambda x: x.sigmoid()]
+    before = torch.get_default_dtype()
+    try:
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float32):
+            torch.set_default_dtype(dtype)
+            for f in programs:
+                got, want = f(x.to(D)), f(x)
+                assert got.dtype == want.dtype == dtype
+                torch.testing.assert_close(got.cpu(), want)
+    finally:
+        torch.set_default_dtype(before)
