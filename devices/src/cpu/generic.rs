@@ -31,6 +31,11 @@ pub struct SizedCode {
 }
 
 impl SizedCode {
+    /// Code that needs no sizes is nobody's in particular.
+    fn new(code: Arc<Code>, sizes: Arc<[u64]>) -> SizedCode {
+        SizedCode { code, sizes: Some(sizes).filter(|s| !s.is_empty()) }
+    }
+
     /// The arguments as the code wants them: behind them the address of the sizes.
     pub(super) fn arguments<'a>(&self, args: &'a [*mut u8]) -> Cow<'a, [*mut u8]> {
         match &self.sizes {
@@ -154,8 +159,8 @@ pub fn load(kernel: &Kernel, target: Target, stream: bool) -> Result<Generated, 
     for t in family.templates.iter().rev().filter(|t| t.misses(&shape) == 0) {
         let (text, module) = sized(kernel, &t.multiples, target, stream)?;
         let sizes = if text.skeleton(target.level) == t.skeleton { t.operands.block(&text) } else { None };
-        if sizes.is_some() {
-            let code = SizedCode { code: t.code.clone(), sizes };
+        if let Some(sizes) = sizes {
+            let code = SizedCode::new(t.code.clone(), sizes);
             return Ok(Generated { code, module, origin: Origin::Memory });
         }
     }
@@ -172,7 +177,7 @@ pub fn load(kernel: &Kernel, target: Target, stream: bool) -> Result<Generated, 
         }
     };
     if let Some((template, module, sizes, origin)) = teach(&family, kernel, &shape, target, stream)? {
-        let code = SizedCode { code: template.code.clone(), sizes: Some(sizes) };
+        let code = SizedCode::new(template.code.clone(), sizes);
         remember(member(None), Some(Arc::new(template)));
         return Ok(Generated { code, module, origin });
     }
