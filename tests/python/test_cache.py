@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import textwrap
@@ -69,6 +70,49 @@ def test_explain_in_the_users_terms(tmp_path):
     """
     text = run(code, tmp_path, RSX_TIER="compiled")
     assert "input 1 (`self` of aten::mm at <string>:6 (<module>)): 17×4 became 25×4" in text, text
+
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+LENGTHS = """
+import json, sys, torch, rsx
+sys.path.insert(0, sys.argv[2])
+from gpt import GPT, Text
+torch.manual_seed(0)
+text = Text()
+nets = [GPT(text.vocab, time=256, dim=64, layers=2, heads=4) for _ in range(2)]
+nets[1].load_state_dict(nets[0].state_dict())
+nets[0].to("rsx")
+opts = [torch.optim.AdamW(net.parameters(), lr=1e-3) for net in nets]
+lengths = (33 + torch.randperm(220)[:30]).tolist()
+train = sys.argv[1] == "train"
+
+def step(net, opt, tokens, targets):
+    with torch.set_grad_enabled(train):
+        loss = net(tokens, targets)
+    if train:
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return loss.item()
+
+worst = 0.0
+for k, n in enumerate([20, *lengths, *lengths]):
+    if k == 1:
+        rsx.reset_metrics()
+    tokens, targets = next(text.batches(2, n, seed=n))
+    lazy, eager = step(nets[0], opts[0], tokens.to("rsx"), targets.to("rsx")), step(nets[1], opts[1], tokens, targets)
+    worst = max(worst, abs(lazy - eager) / abs(eager))
+    rsx.wait_for_compiles()
+m = rsx.metrics()
+print(json.dumps({"compiles": m["compiles"], "plans": m["plans"], "eager": m["eager_runs"], "worst": worst}))
+"""
+
+
+@pytest.mark.parametrize("kind", ["train", "infer"])
+def test_thirty_lengths_are_compiled_at_most_three_times(kind):
+    got = json.loads(run("", "", "-c", LENGTHS, kind, str(EXAMPLES), RSX_TIER="compiled"))
+    assert got["compiles"] <= 3 and got["compiles"] + got["plans"] == 30, got
+    assert got["eager"] == 0 and got["worst"] < 1e-4, got
 
 
 OPTIMISERS = {

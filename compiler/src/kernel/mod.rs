@@ -6,10 +6,12 @@
 mod build;
 mod expr;
 mod index;
+mod shape;
 mod space;
 
 pub use expr::{Expr, ExprId, ExprOp, Exprs, Source};
 pub use index::{Affine, Atom, AtomId, Indices};
+pub use shape::{Assumed, Shape};
 
 use crate::ir::{DType, FusionKind, Graph, Literal, OpKind, ReduceKind, TensorType};
 use std::sync::Arc;

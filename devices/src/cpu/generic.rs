@@ -1,25 +1,25 @@
 //! Kernels generic in sizes: two sizes teach the third.
 //!
-//! Code is generated for exact sizes; sizes, strides and what was computed from them are literals in its text. When a
-//! text turns up that differs from a known one in nothing but literals, those that differ become operands:
+//! The first kernel of a structure (see [`Shape`]) has code for exactly its sizes. When one of another size turns up, the
+//! generator writes both once more in the form for many sizes, in which nothing but literals depends on the numbers that
+//! differ: tails are always there, parts are summed in a loop. Where the two texts differ then, and where the generator
+//! says that they could, literals become operands ([`super::literals`]), and the code of this *template* serves every
+//! later size.
 //!
-//! ```text
-//! %v3 = mul nsw i64 %i1, 256          %v3 = mul nsw i64 %i1, %z0
-//! %v9 = fmul float %v8, 0x3F70..  =>  %v9 = fmul float %v8, %z1
-//! ```
+//! That is right by construction: a template runs a kernel only if the kernel's own text is that of the template up to
+//! the lifted literals, and a literal and an operand of the same value mean the same in LLVM IR. A wrong guess about what
+//! will vary costs code of its own, or a wider template, never a wrong result. Both forms compute the same bits.
 //!
-//! and are loaded at entry from a block of *sizes*, whose address follows the kernel's arguments. Every later text that
-//! equals the *template* up to the lifted literals runs on the template's code with its own literals as the block. That is
-//! right by construction: a literal and an operand of the same value mean the same in LLVM IR, and whatever else the
-//! generator decided for a size (tails, alignment, merged loops) is in the rest of the text, which must be equal.
-//!
-//! The first size has exact code, the second pays for the template, all others cost what generating text costs.
+//! What is left of a size in the structure: whether it is 0 or 1, how far a loop is unrolled (short ones less), whether
+//! a reduction is cut in two steps (long ones are), whether indices fit 32 bits. Each such class has its own code.
+use super::codegen::{self, Module};
 use super::jit::{self, Code, Origin};
-use super::llvm::LlvmError;
-use super::target::Level;
+use super::literals::{Operands, Text};
+use super::target::Target;
+use rsx_compiler::ir::Dims;
+use rsx_compiler::kernel::{Assumed, Kernel, Shape};
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// Code with the sizes it is to be run with.
@@ -31,6 +31,11 @@ pub struct SizedCode {
 }
 
 impl SizedCode {
+    /// Code that needs no sizes is nobody's in particular.
+    fn new(code: Arc<Code>, sizes: Arc<[u64]>) -> SizedCode {
+        SizedCode { code, sizes: Some(sizes).filter(|s| !s.is_empty()) }
+    }
+
     /// The arguments as the code wants them: behind them the address of the sizes.
     pub(super) fn arguments<'a>(&self, args: &'a [*mut u8]) -> Cow<'a, [*mut u8]> {
         match &self.sizes {
@@ -41,366 +46,65 @@ impl SizedCode {
     }
 }
 
-/// Number type of a literal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Num {
-    I8,
-    I16,
-    I32,
-    I64,
-    Float,
-    Double,
-}
-
-impl Num {
-    fn parse(word: &str) -> Option<Num> {
-        Some(match word {
-            "i8" => Num::I8,
-            "i16" => Num::I16,
-            "i32" => Num::I32,
-            "i64" => Num::I64,
-            "float" => Num::Float,
-            "double" => Num::Double,
-            _ => return None,
-        })
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Num::I8 => "i8",
-            Num::I16 => "i16",
-            Num::I32 => "i32",
-            Num::I64 => "i64",
-            Num::Float => "float",
-            Num::Double => "double",
-        }
-    }
-
-    /// The literal's bits, in the low end.
-    fn bits(self, literal: &str) -> Option<u64> {
-        let hex = || u64::from_str_radix(literal.strip_prefix("0x")?, 16).ok();
-        match self {
-            // LLVM writes floats as the bits of the double of equal value.
-            Num::Float => Some(u64::from((f64::from_bits(hex()?) as f32).to_bits())),
-            Num::Double => hex(),
-            _ => literal.parse::<i64>().ok().map(|v| v as u64),
-        }
-    }
-}
-
-/// How a literal stands in the text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Form {
-    /// `256`
-    Scalar(Num),
-    /// `splat (float 0x3F70..)` of so many lanes.
-    Splat(Num, u32),
-    /// `<i32 0, i32 256, ..>`
-    Vector(Num, u32),
-}
-
-/// A literal that can become an operand.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Literal {
-    form: Form,
-    /// Its number, or the numbers of a vector, separated by spaces.
-    text: String,
-    /// Which function it stands in.
-    function: usize,
-}
-
-/// A module's text: what is fixed, and the literals between. `fixed` has one more element than `literals`.
-#[derive(Debug, Default)]
-struct Lexed {
-    fixed: Vec<String>,
-    literals: Vec<Literal>,
-}
-
-/// Cuts a text at its literals.
-fn lex(text: &str) -> Lexed {
-    let mut out = Lexed::default();
-    let mut fixed = String::with_capacity(text.len());
-    let (mut inside, mut function) = (false, 0);
-    for line in text.split_inclusive('\n') {
-        if line.starts_with("define ") {
-            inside = true;
-        } else if line.starts_with('}') {
-            inside = false;
-            function += 1;
-        } else if inside && !line.trim_end().ends_with(':') {
-            Line::new(line).cut(function, &mut fixed, &mut out);
-            continue;
-        }
-        fixed.push_str(line);
-    }
-    out.fixed.push(fixed);
-    out
-}
-
-/// Instructions whose numbers have to be constants, or are better off so.
-const CONSTANT: [&str; 4] = ["shufflevector", "insertelement", "extractelement", "alloca"];
-
-struct Line<'t> {
-    rest: &'t str,
-    /// No literal of this line can be lifted.
-    constant: bool,
-    /// Operands of intrinsics may have to be constants: only what never is may be lifted.
-    call: bool,
-    /// The type last named.
-    scalar: Option<Num>,
-    vector: Option<(Num, u32)>,
-}
-
-impl<'t> Line<'t> {
-    fn new(text: &'t str) -> Line<'t> {
-        let constant = CONSTANT.iter().any(|op| text.contains(op)) || text.contains("ptr %args");
-        Line { rest: text, constant, call: text.contains("call "), scalar: None, vector: None }
-    }
-
-    fn cut(mut self, function: usize, fixed: &mut String, out: &mut Lexed) {
-        let mut before = ' ';
-        while let Some(c) = self.rest.chars().next() {
-            if let Some((form, text, length)) = self.literal(before) {
-                out.fixed.push(std::mem::take(fixed));
-                out.literals.push(Literal { form, text, function });
-                self.rest = &self.rest[length..];
-                before = '0';
-                continue;
-            }
-            let word = self.word(c);
-            match word {
-                // What follows is no operand.
-                "align" => self.scalar = None,
-                _ => self.type_of(word),
-            }
-            fixed.push_str(word);
-            before = word.chars().next_back().unwrap_or(' ');
-            self.rest = &self.rest[word.len()..];
-        }
-    }
-
-    /// A name, a word, a vector type, a run of letters and digits, or one character.
-    fn word(&self, first: char) -> &'t str {
-        let part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '%' | '@' | '!' | '#' | '-');
-        let length = match first {
-            '<' if self.vector_type().is_some() => self.rest.find('>').map_or(1, |n| n + 1),
-            c if part(c) => self.rest.find(|c| !part(c)).unwrap_or(self.rest.len()),
-            c => c.len_utf8(),
-        };
-        &self.rest[..length]
-    }
-
-    fn type_of(&mut self, word: &str) {
-        if word.starts_with('<') {
-            (self.scalar, self.vector) = (None, self.vector_type());
-        } else if let Some(n) = Num::parse(word) {
-            (self.scalar, self.vector) = (Some(n), None);
-        } else if matches!(word, "ptr" | "i1" | "label") {
-            (self.scalar, self.vector) = (None, None);
-        }
-    }
-
-    /// `<8 x float>` at the front.
-    fn vector_type(&self) -> Option<(Num, u32)> {
-        let (lanes, num) = self.rest.strip_prefix('<')?.split_once('>')?.0.split_once(" x ")?;
-        Some((Num::parse(num)?, lanes.parse().ok()?))
-    }
-
-    /// A liftable literal at the front: form, numbers, length in the text.
-    fn literal(&self, before: char) -> Option<(Form, String, usize)> {
-        if self.constant || !matches!(before, ' ' | '(' | '[') {
-            return None;
-        }
-        let number = |s: &str| {
-            let digits = s.strip_prefix('-').unwrap_or(s);
-            !digits.is_empty() && digits.starts_with(|c: char| c.is_ascii_digit())
-        };
-        if let Some(body) = self.rest.strip_prefix("splat (") {
-            let (num, lanes) = self.vector?;
-            let inner = &body[..body.find(')')?];
-            let (ty, value) = inner.split_once(' ')?;
-            return (Num::parse(ty) == Some(num) && number(value))
-                .then(|| (Form::Splat(num, lanes), value.to_owned(), "splat (".len() + inner.len() + 1));
-        }
-        if let Some(body) = self.rest.strip_prefix('<') {
-            let (num, lanes) = self.vector?;
-            let inner = &body[..body.find('>')?];
-            let mut numbers = Vec::new();
-            for part in inner.split(", ") {
-                let (ty, value) = part.split_once(' ')?;
-                if Num::parse(ty) != Some(num) || !number(value) {
-                    return None;
-                }
-                numbers.push(value);
-            }
-            return (numbers.len() == lanes as usize)
-                .then(|| (Form::Vector(num, lanes), numbers.join(" "), inner.len() + 2));
-        }
-        let num = self.scalar?;
-        if self.call && !matches!(num, Num::I64 | Num::Float | Num::Double) {
-            return None;
-        }
-        let end = self.rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-').unwrap_or(self.rest.len());
-        let text = &self.rest[..end];
-        number(text).then(|| (Form::Scalar(num), text.to_owned(), end))
-    }
-}
-
-/// One kernel, or a template that stands for kernels of many sizes.
+/// A kernel that is known: what a template must be able to stand for.
 #[derive(Debug)]
-struct Known {
-    /// Literals of the text it was made from.
-    literals: Vec<String>,
-    /// For each literal the operand it became. Literals of one operand are equal in every text it stands for.
-    operand: Vec<Option<u32>>,
-    forms: Vec<Form>,
+struct Member {
+    kernel: Kernel,
+    shape: Shape,
+    /// Code for its own sizes, and how to run it.
+    exact: Option<(Arc<Code>, Module)>,
+}
+
+impl Member {
+    fn dims(&self) -> impl Iterator<Item = &Dims> {
+        self.kernel.args.iter().map(|a| &a.dims)
+    }
+}
+
+/// Code that stands for kernels of many sizes.
+#[derive(Debug)]
+struct Template {
+    /// Of one of them: all have the same numbers where no multiple is given.
+    numbers: Vec<i64>,
+    /// What the numbers that vary are multiples of; 0 for those that do not.
+    multiples: Vec<i64>,
+    /// What those could be multiples of that do not vary.
+    finest: Vec<i64>,
+    skeleton: u128,
+    operands: Operands,
     code: Arc<Code>,
 }
 
-impl Known {
-    fn is_exact(&self) -> bool {
-        self.forms.is_empty()
+impl Template {
+    /// Numbers in which `shape` differs where the template's do not vary, or of which too much is assumed.
+    fn misses(&self, shape: &Shape) -> usize {
+        (0..shape.numbers.len())
+            .filter(|&p| match self.multiples[p] {
+                0 => shape.numbers[p] != self.numbers[p],
+                m => shape.finest[p] < m,
+            })
+            .count()
     }
 
-    /// The block of sizes for a text with these literals; none if the template does not stand for it.
-    fn sizes(&self, literals: &[Literal]) -> Option<Arc<[u64]>> {
-        block(&self.operand, &self.forms, Some(&self.literals), literals)
+    /// Multiples for a template that stands for `shape` too.
+    fn widened(&self, shape: &Shape) -> Vec<i64> {
+        let widen = |p: usize| match self.multiples[p] {
+            0 if shape.numbers[p] == self.numbers[p] => 0,
+            0 => shape.finest[p].min(self.finest[p]),
+            m => shape.finest[p].min(m),
+        };
+        (0..shape.numbers.len()).map(widen).collect()
     }
 }
 
-/// The operands' values in a text with these literals; none if two literals of one operand differ, or one that is no
-/// operand differs from `fixed`.
-fn block(
-    operand: &[Option<u32>],
-    forms: &[Form],
-    fixed: Option<&[String]>,
-    literals: &[Literal],
-) -> Option<Arc<[u64]>> {
-    let mut values: Vec<Option<&str>> = vec![None; forms.len()];
-    for (n, (l, operand)) in literals.iter().zip(operand).enumerate() {
-        match operand {
-            None if fixed.is_some_and(|f| f[n] != l.text) => return None,
-            None => {}
-            Some(n) => match &mut values[*n as usize] {
-                Some(v) if *v != l.text => return None,
-                v => *v = Some(&l.text),
-            },
-        }
-    }
-    let mut block = Vec::new();
-    for (form, value) in forms.iter().zip(values) {
-        push(&mut block, *form, value?)?;
-    }
-    Some(block.into())
+/// Kernels of one structure.
+#[derive(Clone, Debug, Default)]
+struct Family {
+    members: Vec<Arc<Member>>,
+    templates: Vec<Arc<Template>>,
 }
 
-/// Words that an operand takes in the block.
-fn words(form: Form) -> usize {
-    match form {
-        Form::Scalar(_) | Form::Splat(..) => 1,
-        Form::Vector(_, lanes) => lanes as usize,
-    }
-}
-
-/// Appends an operand: each number in a word of its own.
-fn push(block: &mut Vec<u64>, form: Form, text: &str) -> Option<()> {
-    let (Form::Scalar(num) | Form::Splat(num, _) | Form::Vector(num, _)) = form;
-    for number in text.split(' ') {
-        block.push(num.bits(number)?);
-    }
-    Some(())
-}
-
-/// The template's text: `lexed` with operands in place of its lifted literals.
-fn template(lexed: &Lexed, operand: &[Option<u32>], forms: &[Form], args: usize) -> String {
-    let mut offsets = Vec::with_capacity(forms.len());
-    let mut end = 0;
-    for f in forms {
-        offsets.push(end);
-        end += words(*f);
-    }
-    let mut text = String::new();
-    // Operands that each function uses, and where its code begins.
-    let mut used: Vec<Vec<u32>> = Vec::new();
-    for ((fixed, literal), operand) in lexed.fixed.iter().zip(&lexed.literals).zip(operand) {
-        text.push_str(fixed);
-        match operand {
-            Some(n) => {
-                used.resize_with(used.len().max(literal.function + 1), Vec::new);
-                used[literal.function].push(*n);
-                let _ = write!(text, "%z{n}");
-            }
-            None => write_literal(&mut text, literal),
-        }
-    }
-    text.push_str(lexed.fixed.last().map_or("", String::as_str));
-    let mut out = String::with_capacity(text.len());
-    let mut functions = used.into_iter();
-    for line in text.split_inclusive('\n') {
-        out.push_str(line);
-        if line.starts_with("entry:") {
-            let mut operands = functions.next().unwrap_or_default();
-            operands.sort_unstable();
-            operands.dedup();
-            if !operands.is_empty() {
-                load_operands(&mut out, &operands, forms, &offsets, args);
-            }
-        }
-    }
-    out
-}
-
-fn write_literal(text: &mut String, l: &Literal) {
-    let _ = match l.form {
-        Form::Scalar(_) => write!(text, "{}", l.text),
-        Form::Splat(num, _) => write!(text, "splat ({} {})", num.name(), l.text),
-        Form::Vector(num, _) => {
-            let list: Vec<String> = l.text.split(' ').map(|v| format!("{} {v}", num.name())).collect();
-            write!(text, "<{}>", list.join(", "))
-        }
-    };
-}
-
-fn load_operands(out: &mut String, operands: &[u32], forms: &[Form], offsets: &[usize], args: usize) {
-    let _ = writeln!(out, "%zp = getelementptr ptr, ptr %args, i64 {args}\n%zb = load ptr, ptr %zp, align 8");
-    let mut load = |name: &str, num: Num, word: usize| {
-        let ty = num.name();
-        let _ = writeln!(out, "{name}.a = getelementptr i64, ptr %zb, i64 {word}");
-        // The block never changes.
-        let _ = writeln!(out, "{name} = load {ty}, ptr {name}.a, align 8, !invariant.load !{{}}");
-    };
-    let mut vectors = Vec::new();
-    for &n in operands {
-        let at = offsets[n as usize];
-        match forms[n as usize] {
-            Form::Scalar(num) => load(&format!("%z{n}"), num, at),
-            Form::Splat(num, lanes) => {
-                load(&format!("%z{n}.0"), num, at);
-                vectors.push((n, num, lanes, 1));
-            }
-            Form::Vector(num, lanes) => {
-                (0..lanes as usize).for_each(|l| load(&format!("%z{n}.{l}"), num, at + l));
-                vectors.push((n, num, lanes, lanes));
-            }
-        }
-    }
-    for (n, num, lanes, given) in vectors {
-        let (ty, mut last) = (format!("<{lanes} x {}>", num.name()), "poison".to_owned());
-        for l in 0..given {
-            let name = if l + 1 == given && given > 1 { format!("%z{n}") } else { format!("%z{n}.v{l}") };
-            let _ = writeln!(out, "{name} = insertelement {ty} {last}, {} %z{n}.{l}, i64 {l}", num.name());
-            last = name;
-        }
-        if given == 1 {
-            let _ = writeln!(out, "%z{n} = shufflevector {ty} {last}, {ty} poison, <{lanes} x i32> zeroinitializer");
-        }
-    }
-}
-
-/// Texts that are equal but for their literals.
-type Family = Vec<Arc<Known>>;
-
-/// Exact kernels and templates kept of a family; beyond, the oldest are forgotten (their code stays where it is used).
+/// Members and templates kept of a family; beyond, the oldest are forgotten (their code stays where it is used).
 const FAMILY: usize = 8;
 
 fn families() -> MutexGuard<'static, HashMap<u128, Family>> {
@@ -411,116 +115,124 @@ fn families() -> MutexGuard<'static, HashMap<u128, Family>> {
 /// Families remembered; beyond, all are forgotten at once.
 const FAMILIES: usize = 4096;
 
-fn family_of(lexed: &Lexed, level: Level) -> u128 {
-    let mut skeleton = format!("{}\n", level.name());
-    for (n, fixed) in lexed.fixed.iter().enumerate() {
-        skeleton.push_str(fixed);
-        if let Some(l) = lexed.literals.get(n) {
-            let _ = write!(skeleton, "\u{1}{:?}", l.form);
-        }
-    }
-    xxhash_rust::xxh3::xxh3_128(skeleton.as_bytes())
+/// Forgets all sizes seen so far. Code in use stays; for tests.
+pub fn forget() {
+    families().clear();
 }
 
-/// As [`jit::load`], but a text that differs from known ones in literals only shares code with them. `args`: the number
-/// of the kernel's arguments, after which the address of the block of sizes is expected.
-pub fn load(text: &str, symbols: &[String], args: usize, level: Level) -> Result<(SizedCode, Origin), LlvmError> {
-    if let Some(code) = jit::loaded_text(text, level) {
-        return Ok((SizedCode { code, sizes: None }, Origin::Memory));
-    }
-    let lexed = lex(text);
-    let family = family_of(&lexed, level);
-    // Newest first.
-    let known: Vec<Arc<Known>> = families().get(&family).map_or_else(Vec::new, |f| f.iter().rev().cloned().collect());
-    for k in known.iter().filter(|k| !k.is_exact()) {
-        if let Some(sizes) = k.sizes(&lexed.literals) {
-            return Ok((SizedCode { code: k.code.clone(), sizes: Some(sizes) }, Origin::Memory));
-        }
-    }
-    let literals: Vec<String> = lexed.literals.iter().map(|l| l.text.clone()).collect();
-    // A template is widened sooner than a second one is begun.
-    let base = known.iter().find(|k| !k.is_exact()).or(known.first());
-    let (mut operand, mut forms) = base.map_or_else(Default::default, |b| lift(b, &lexed.literals));
-    let mut sizes = (!forms.is_empty()).then(|| block(&operand, &forms, None, &lexed.literals)).flatten();
-    if sizes.is_none() {
-        // Nothing known, or a number that this does not read: exact code.
-        (operand, forms) = (vec![None; literals.len()], Vec::new());
-    }
-    let (code, origin) = match &sizes {
-        Some(_) => jit::load(&template(&lexed, &operand, &forms, args), symbols, level)?,
-        None => jit::load(text, symbols, level)?,
-    };
-    let made = Arc::new(Known { literals, operand, forms, code });
-    let mut families = families();
-    if families.len() >= FAMILIES {
-        families.clear();
-    }
-    let list = families.entry(family).or_default();
+/// A kernel's code and how to run it; the module's text is left out.
+#[derive(Debug)]
+pub struct Generated {
+    pub code: SizedCode,
+    pub module: Module,
+    pub origin: Origin,
+}
+
+fn push<T>(list: &mut Vec<T>, x: T) {
     if list.len() >= FAMILY {
         list.remove(0);
     }
-    list.push(made.clone());
-    Ok((SizedCode { code: made.code.clone(), sizes: sizes.take() }, origin))
+    list.push(x);
 }
 
-/// The operands of a template that stands for `base` and for a text with `literals`: where the two differ, and where
-/// `base` has operands already. Literals that are equal in both share an operand.
-fn lift(base: &Known, literals: &[Literal]) -> (Vec<Option<u32>>, Vec<Form>) {
-    let mut forms = Vec::new();
-    let mut numbers = HashMap::new();
-    let operand = literals.iter().zip(&base.literals).zip(&base.operand).map(|((l, own), old)| {
-        if old.is_none() && l.text == *own {
-            return None;
+/// The kernel's text for many sizes, cut at its literals.
+fn sized(k: &Kernel, multiples: &[i64], t: Target, stream: bool) -> Result<(Text, Module), String> {
+    let mut module = codegen::generate(k, t, Some(&Assumed::new(k, multiples)), stream)?;
+    let text = Text::new(&std::mem::take(&mut module.text));
+    Ok((text, module))
+}
+
+/// Generates the code of a kernel, or finds code that serves it.
+pub fn load(kernel: &Kernel, target: Target, stream: bool) -> Result<Generated, String> {
+    let shape = kernel.shape();
+    let head = format!("{target:?} {stream}\n");
+    let key = xxhash_rust::xxh3::xxh3_128(&[head.as_bytes(), &shape.structure].concat());
+    let family = families().get(&key).cloned().unwrap_or_default();
+    for m in family.members.iter().filter(|m| m.shape.numbers == shape.numbers) {
+        if let Some((code, module)) = &m.exact
+            && m.dims().eq(kernel.args.iter().map(|a| &a.dims))
+        {
+            let code = SizedCode { code: code.clone(), sizes: None };
+            return Ok(Generated { code, module: module.clone(), origin: Origin::Memory });
         }
-        Some(*numbers.entry((l.form, *old, own.as_str(), l.text.as_str())).or_insert_with(|| {
-            forms.push(l.form);
-            forms.len() as u32 - 1
-        }))
-    });
-    let operand = operand.collect();
-    (operand, forms)
+    }
+    for t in family.templates.iter().rev().filter(|t| t.misses(&shape) == 0) {
+        let (text, module) = sized(kernel, &t.multiples, target, stream)?;
+        let sizes = if text.skeleton(target.level) == t.skeleton { t.operands.block(&text) } else { None };
+        if let Some(sizes) = sizes {
+            let code = SizedCode::new(t.code.clone(), sizes);
+            return Ok(Generated { code, module, origin: Origin::Memory });
+        }
+    }
+    let member = |exact| Arc::new(Member { kernel: kernel.clone(), shape: shape.clone(), exact });
+    let remember = |member: Arc<Member>, template: Option<Arc<Template>>| {
+        let mut families = families();
+        if families.len() >= FAMILIES && !families.contains_key(&key) {
+            families.clear();
+        }
+        let family = families.entry(key).or_default();
+        push(&mut family.members, member);
+        if let Some(t) = template {
+            push(&mut family.templates, t);
+        }
+    };
+    if let Some((template, module, sizes, origin)) = teach(&family, kernel, &shape, target, stream)? {
+        let code = SizedCode::new(template.code.clone(), sizes);
+        remember(member(None), Some(Arc::new(template)));
+        return Ok(Generated { code, module, origin });
+    }
+    let mut module = codegen::generate(kernel, target, None, stream)?;
+    let text = std::mem::take(&mut module.text);
+    let (code, origin) = jit::load(&text, &module.symbols, target.level).map_err(|e| e.to_string())?;
+    remember(member(Some((code.clone(), module.clone()))), None);
+    Ok(Generated { code: SizedCode { code, sizes: None }, module, origin })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TEXT: &str = "\
-@KEY.zeros = private constant [64 x i8] zeroinitializer, align 64
-define void @KEY.f0(ptr %args, i64 %lo) #0 {
-entry:
-%a0 = getelementptr ptr, ptr %args, i64 0
-%p0 = load ptr, ptr %a0, align 8
-L1.head:
-%i1 = phi i64 [ 0, %L1.pre ], [ %i1.next, %L1.latch ]
-%v1 = mul nsw i64 %i1, 256
-%v2 = load <8 x float>, ptr %p0, align 4
-%v3 = fmul <8 x float> %v2, splat (float 0x3F70000000000000)
-%v4 = add <8 x i32> %v9, <i32 0, i32 256, i32 512, i32 768, i32 1024, i32 1280, i32 1536, i32 1792>
-%v5 = shufflevector <8 x float> %v3, <8 x float> poison, <8 x i32> <i32 4, i32 5, i32 6, i32 7, i32 0, i32 1, i32 2, i32 3>
-%v6 = call <8 x float> @llvm.masked.load.v8f32(ptr %p0, i32 4, <8 x i1> %m, <8 x float> splat (float 0x0000000000000000))
-%v7 = icmp slt i64 %v1, -16
-br i1 %v7, label %L1.head, label %L2.exit, !prof !1
-}
-!1 = !{!\"branch_weights\", i32 1, i32 2000}
-";
-
-    #[test]
-    fn a_text_is_its_pieces() {
-        let lexed = lex(TEXT);
-        let list: Vec<&str> = lexed.literals.iter().map(|l| l.text.as_str()).collect();
-        let ramp = "0 256 512 768 1024 1280 1536 1792";
-        assert_eq!(list, ["0", "256", "0x3F70000000000000", ramp, "0x0000000000000000", "-16"]);
-        let none = vec![None; list.len()];
-        assert_eq!(template(&lexed, &none, &[], 1), TEXT);
+/// A template for a kernel and others of its family, if there are any of its class.
+#[expect(clippy::type_complexity, reason = "made and taken apart in one place")]
+fn teach(
+    family: &Family,
+    kernel: &Kernel,
+    shape: &Shape,
+    target: Target,
+    stream: bool,
+) -> Result<Option<(Template, Module, Arc<[u64]>, Origin)>, String> {
+    // What is known to vary varies on; otherwise what differs from the most similar kernel.
+    let multiples = match family.templates.iter().rev().min_by_key(|t| t.misses(shape)) {
+        Some(t) => t.widened(shape),
+        None => {
+            let vary = |m: &Arc<Member>| -> Vec<i64> {
+                let both = (0..shape.numbers.len()).map(|p| (shape.numbers[p] == m.shape.numbers[p], p));
+                both.map(|(same, p)| if same { 0 } else { shape.finest[p].min(m.shape.finest[p]) }).collect()
+            };
+            let lists = family.members.iter().rev().map(vary);
+            match lists.min_by_key(|list| list.iter().filter(|&&m| m != 0).count()) {
+                Some(list) => list,
+                None => return Ok(None),
+            }
+        }
+    };
+    let (text, module) = sized(kernel, &multiples, target, stream)?;
+    let (skeleton, mut finest) = (text.skeleton(target.level), shape.finest.clone());
+    let mut texts = vec![text];
+    for m in &family.members {
+        let agrees = (0..shape.numbers.len()).all(|p| match multiples[p] {
+            0 => m.shape.numbers[p] == shape.numbers[p],
+            least => m.shape.finest[p] >= least,
+        });
+        if !agrees {
+            continue;
+        }
+        let (text, _) = sized(&m.kernel, &multiples, target, stream)?;
+        if text.skeleton(target.level) == skeleton {
+            finest.iter_mut().zip(&m.shape.finest).for_each(|(a, b)| *a = (*a).min(*b));
+            texts.push(text);
+        }
     }
-
-    #[test]
-    fn literals_become_operands() {
-        let lexed = lex(TEXT);
-        let other = lex(&TEXT.replace("256", "96").replace("0x3F70", "0x3F80").replace("-16", "-32"));
-        assert_eq!(family_of(&lexed, Level::Avx2), family_of(&other, Level::Avx2));
-        let changed = lex(&TEXT.replace("i32 4, <8 x i1>", "i32 8, <8 x i1>"));
-        assert_ne!(family_of(&lexed, Level::Avx2), family_of(&changed, Level::Avx2));
-    }
+    let operands = Operands::between(&texts);
+    let Some(sizes) = operands.block(&texts[0]).filter(|_| texts.len() > 1) else { return Ok(None) };
+    let text = operands.template(&texts[0], kernel.args.len());
+    let (code, origin) = jit::load(&text, &module.symbols, target.level).map_err(|e| e.to_string())?;
+    let numbers = shape.numbers.clone();
+    Ok(Some((Template { numbers, multiples, finest, skeleton, operands, code }, module, sizes, origin)))
 }

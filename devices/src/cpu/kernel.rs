@@ -57,7 +57,7 @@ fn failed(spec: &KernelSpec, message: String) -> DeviceError {
 
 /// LLVM IR of a kernel (with ordinary stores).
 pub fn generate(spec: &KernelSpec, target: Target) -> Result<codegen::Module, DeviceError> {
-    codegen::generate(&lowered(spec, target)?, target, false).map_err(|e| failed(spec, e.into()))
+    codegen::generate(&lowered(spec, target)?, target, None, false).map_err(|e| failed(spec, e.into()))
 }
 
 /// Which version of a kernel.
@@ -151,9 +151,8 @@ fn from_store(bytes: &[u8]) -> Result<Made, String> {
 fn generate_and_load(spec: &KernelSpec, target: Target, version: Version) -> Result<(Made, Vec<String>), DeviceError> {
     let lowered = lowered(spec, target)?;
     let stream = version == Version::First { in_place: false } && codegen::may_stream(&lowered, target);
-    let m = codegen::generate(&lowered, target, stream).map_err(|e| failed(spec, e.into()))?;
-    let (code, origin) = generic::load(&m.text, &m.symbols, lowered.args.len(), target.level)
-        .map_err(|e| failed(spec, e.to_string()))?;
+    let generic::Generated { code, module: m, origin } =
+        generic::load(&lowered, target, stream).map_err(|e| failed(spec, e))?;
     let loaded = Loaded { code, steps: m.steps, shared: m.shared };
     Ok((Made { loaded, stream, bytes: m.bytes, cost_ns: m.cost_ns, origin }, m.symbols))
 }

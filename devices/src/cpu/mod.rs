@@ -10,6 +10,8 @@ pub mod jit;
 pub mod kernel;
 pub mod lib;
 mod library;
+mod link;
+mod literals;
 pub mod llvm;
 pub mod pool;
 pub mod target;

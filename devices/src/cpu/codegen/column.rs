@@ -106,8 +106,8 @@ pub(super) fn partial(e: &mut Emit, plan: &Plan) {
     let n = e.open();
     let mut unit = format!("%i{n}");
     let digit = |e: &mut Emit, unit: &mut String, size: i64| {
-        let number = e.def(format!("urem i64 {unit}, {size}"));
-        *unit = e.def(format!("udiv i64 {unit}, {size}"));
+        let number = e.def(format!("urem i64 {unit}, {}", e.size(size)));
+        *unit = e.def(format!("udiv i64 {unit}, {}", e.size(size)));
         number
     };
     let tile = digit(e, &mut unit, plan.tiles);
@@ -116,17 +116,16 @@ pub(super) fn partial(e: &mut Emit, plan: &Plan) {
     let point = digit(e, &mut unit, count);
     let part = unit;
     e.set_flat(outer, &point);
-    let lo = e.def(format!("mul nsw i64 {part}, {}", plan.trips));
-    let end = e.def(format!("add nsw i64 {lo}, {}", plan.trips));
-    let first = k.loops[plan.reduced[0] as usize].extent;
-    let hi = e.def(format!("call i64 @llvm.smin.i64(i64 {end}, i64 {first})"));
+    let lo = e.def(format!("mul nsw i64 {part}, {}", e.size(plan.trips)));
+    let end = e.def(format!("add nsw i64 {lo}, {}", e.size(plan.trips)));
+    let hi = e.def(format!("call i64 @llvm.smin.i64(i64 {end}, i64 {})", e.extent(plan.reduced[0])));
     let chunk = (e.w * plan.unroll) as i64;
-    let unit = [chunk, e.w as i64].into_iter().find(|u| plan.trips % u == 0 && first % u == 0).unwrap_or(1);
-    let range = Trips { lo, hi, most: plan.trips, unit, aligned: if plan.trips % chunk == 0 { chunk } else { 1 } };
+    // Parts are whole chunks where they are cut along the lanes; elsewhere the range is none of vectors.
+    let range = Trips { lo, hi, most: plan.trips, ..Trips::part(e, plan.reduced[0], chunk) };
     let pointers: Vec<String> = (0..k.reductions.len())
         .map(|r| {
             let (t, kept) = (accumulator(k.reductions[r].dtype).name(), k.kept());
-            let base = e.def(format!("getelementptr i8, ptr %shared, i64 {}", plan.offset(k, r)));
+            let base = e.def(format!("getelementptr i8, ptr %shared, i64 {}", e.size(plan.offset(k, r))));
             let skip = e.def(format!("mul nsw i64 {part}, {kept}"));
             e.def(format!("getelementptr {t}, ptr {base}, i64 {skip}"))
         })
@@ -162,12 +161,11 @@ fn in_memory(e: &mut Emit, plan: &Plan, tile: &str, range: &Trips, pointers: &[S
     let k = e.k;
     let Some(&lane) = plan.kept.last() else { return };
     let extent = k.loops[lane as usize].extent;
-    let lo = e.def(format!("mul nsw i64 {tile}, {}", plan.tile));
-    let end = e.def(format!("add nsw i64 {lo}, {}", plan.tile));
-    let hi = e.def(format!("call i64 @llvm.smin.i64(i64 {end}, i64 {extent})"));
+    let lo = e.def(format!("mul nsw i64 {tile}, {}", e.size(plan.tile)));
+    let end = e.def(format!("add nsw i64 {lo}, {}", e.size(plan.tile)));
+    let hi = e.def(format!("call i64 @llvm.smin.i64(i64 {end}, i64 {})", e.extent(lane)));
     let chunk = (e.w * plan.unroll) as i64;
-    let unit = [chunk, e.w as i64].into_iter().find(|u| extent % u == 0).unwrap_or(1);
-    let columns = Trips { lo, hi, most: plan.tile.min(extent), unit, aligned: chunk };
+    let columns = Trips { lo, hi, most: plan.tile.min(extent), ..Trips::part(e, lane, chunk) };
     let access = |e: &mut Emit, r: usize, value: Option<String>| -> String {
         let dtype = k.reductions[r].dtype;
         let (bool, reg) = (Reg::of(dtype) == Reg::I1, accumulator(dtype));
@@ -223,7 +221,7 @@ fn in_memory(e: &mut Emit, plan: &Plan, tile: &str, range: &Trips, pointers: &[S
     for (i, &(n, v)) in open.iter().enumerate().rev() {
         let (lo, hi) = match i {
             0 => (range.lo.clone(), range.hi.clone()),
-            _ => ("0".to_owned(), k.loops[v as usize].extent.to_string()),
+            _ => ("0".to_owned(), e.extent(v)),
         };
         e.close(n, &lo, &hi, 1, &[]);
     }
@@ -233,7 +231,7 @@ fn in_memory(e: &mut Emit, plan: &Plan, tile: &str, range: &Trips, pointers: &[S
 pub(super) fn finish(e: &mut Emit, plan: &Plan) -> (i64, i64) {
     let k = e.k;
     for r in 0..k.reductions.len() {
-        let pointer = e.def(format!("getelementptr i8, ptr %shared, i64 {}", plan.offset(k, r)));
+        let pointer = e.def(format!("getelementptr i8, ptr %shared, i64 {}", e.size(plan.offset(k, r))));
         e.reduced[r] = ReducedValue::Partial { pointer, parts: plan.parts, stride: k.kept() };
     }
     let stores: Vec<Store> = k.stores.iter().filter(|s| !s.full).cloned().collect();

@@ -5,9 +5,12 @@
 //! by construction and no pass has to move it there.
 use crate::cpu::target::Target;
 use rsx_compiler::ir::DType;
-use rsx_compiler::kernel::{AtomId, ExprId, Kernel};
+use rsx_compiler::kernel::{Assumed, AtomId, ExprId, Kernel};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
+
+/// Stands before a literal that varies with the sizes even where two texts agree in it.
+pub const VARIES: char = '$';
 
 /// What a value is held as. `bool` is `i1`; f16 and bf16 are `f32`, always rounded to their own precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -118,6 +121,9 @@ pub(super) struct Var {
 pub(super) struct Emit<'k> {
     pub(super) k: &'k Kernel,
     pub(super) t: Target,
+    /// Code for many sizes: what may be assumed of them. Everything else that depends on a size is computed at run time,
+    /// so that the text is the same for all of them up to literals.
+    pub(super) assumed: Option<&'k Assumed>,
     /// Lanes of a vector.
     pub(super) w: usize,
     /// Element type of vectors of indices.
@@ -145,10 +151,11 @@ pub(super) struct Emit<'k> {
 }
 
 impl<'k> Emit<'k> {
-    pub(super) fn new(k: &'k Kernel, t: Target, w: usize, index: Reg) -> Self {
+    pub(super) fn new(k: &'k Kernel, t: Target, assumed: Option<&'k Assumed>, w: usize, index: Reg) -> Self {
         Emit {
             k,
             t,
+            assumed,
             w,
             index,
             scopes: vec![Scope::default()],
@@ -170,6 +177,33 @@ impl<'k> Emit<'k> {
     pub(super) fn fresh(&mut self) -> u32 {
         self.next += 1;
         self.next
+    }
+
+    /// Some size of the kernel varies.
+    pub(super) fn sizes_vary(&self) -> bool {
+        self.assumed.is_some_and(Assumed::varies)
+    }
+
+    /// The extent of loop `v` varies.
+    pub(super) fn varies(&self, v: u32) -> bool {
+        self.assumed.is_some_and(|a| a.extent(v).is_some())
+    }
+
+    /// What the extent of loop `v` is a multiple of.
+    pub(super) fn multiple(&self, v: u32) -> i64 {
+        self.assumed.and_then(|a| a.extent(v)).unwrap_or(self.k.loops[v as usize].extent)
+    }
+
+    /// The text of a number that was computed from sizes. Those of two sizes may happen to be equal, so it is marked as
+    /// one that varies.
+    pub(super) fn size(&self, n: impl std::fmt::Display) -> String {
+        if self.sizes_vary() { format!("{VARIES}{n}") } else { n.to_string() }
+    }
+
+    /// The text of the extent of loop `v`.
+    pub(super) fn extent(&self, v: u32) -> String {
+        let n = self.k.loops[v as usize].extent;
+        if self.varies(v) { format!("{VARIES}{n}") } else { n.to_string() }
     }
 
     /// Appends a line to the current scope.
@@ -284,6 +318,9 @@ impl<'k> Emit<'k> {
 
     /// A vector of `value` in every lane.
     pub(super) fn splat(&mut self, reg: Reg, value: &str) -> String {
+        if value.starts_with(|c: char| c.is_ascii_digit() || c == '-') {
+            return self.splat_text(Ty { reg, vec: true }, value);
+        }
         let (v, s) = (self.ty(Ty { reg, vec: true }), reg.name());
         let one = self.def_once(&format!("insertelement {v} poison, {s} {value}, i64 0"));
         let w = self.w;
@@ -371,7 +408,7 @@ impl<'k> Emit<'k> {
         let depth = self.at;
         let mut rest = flat.to_owned();
         for (n, &v) in vars.iter().enumerate().rev() {
-            let extent = self.k.loops[v as usize].extent;
+            let extent = self.extent(v);
             let name = if n == 0 {
                 rest.clone()
             } else {

@@ -21,9 +21,8 @@ pub(super) fn emit(e: &mut Emit, loops: &[u32], stores: &[Store]) -> (i64, i64) 
     let (w, extent) = (e.w as i64, e.k.loops[lane as usize].extent);
     let unroll = super::unroll(e.k, extent, e.w);
     let chunk = w * unroll as i64;
-    let unit = [chunk, w].into_iter().find(|u| extent % u == 0).unwrap_or(1);
     if outer.is_empty() {
-        let trips = Trips { lo: "%lo".into(), hi: "%hi".into(), most: extent, unit, aligned: chunk };
+        let trips = Trips::part(e, lane, chunk);
         write(e, lane, &trips, unroll, stores);
         return (extent, chunk);
     }
@@ -35,14 +34,14 @@ pub(super) fn emit(e: &mut Emit, loops: &[u32], stores: &[Store]) -> (i64, i64) 
     let block = ceil_div(ceil_div(extent, blocks), chunk) * chunk;
     let blocks = ceil_div(extent, block);
     let n = e.open();
-    let (mut row, mut trips) = (format!("%i{n}"), Trips::all(extent));
+    let (mut row, mut trips) = (format!("%i{n}"), Trips::all(e, lane, chunk));
     if blocks > 1 {
-        let number = e.def(format!("urem i64 %i{n}, {blocks}"));
-        row = e.def(format!("udiv i64 %i{n}, {blocks}"));
-        let lo = e.def(format!("mul nsw i64 {number}, {block}"));
-        let end = e.def(format!("add nsw i64 {lo}, {block}"));
-        let hi = e.def(format!("call i64 @llvm.smin.i64(i64 {end}, i64 {extent})"));
-        trips = Trips { lo, hi, most: block, unit, aligned: chunk };
+        let number = e.def(format!("urem i64 %i{n}, {}", e.size(blocks)));
+        row = e.def(format!("udiv i64 %i{n}, {}", e.size(blocks)));
+        let lo = e.def(format!("mul nsw i64 {number}, {}", e.size(block)));
+        let end = e.def(format!("add nsw i64 {lo}, {}", e.size(block)));
+        let hi = e.def(format!("call i64 @llvm.smin.i64(i64 {end}, i64 {})", e.extent(lane)));
+        trips = Trips { lo, hi, most: block, ..Trips::part(e, lane, chunk) };
     }
     e.set_flat(outer, &row);
     write(e, lane, &trips, unroll, stores);
@@ -91,8 +90,11 @@ pub(super) fn epilogue(e: &mut Emit) -> Result<(), &'static str> {
     e.acc = Some((0, row));
     if has_columns {
         let unroll = super::unroll(e.k, columns, e.w).min(2);
-        let trips = Trips { lo: "%c0".into(), hi: "%c1".into(), most: columns, unit: 1, aligned: 1 };
-        write(e, e.k.loops.len() as u32 - 1, &trips, unroll, &stores);
+        let column = e.k.loops.len() as u32 - 1;
+        // Rectangles are as wide as a few vectors: what is left is not worth a loop of its own.
+        let (unit, aligned, left, varies) = (1, 1, 0, e.varies(column));
+        let trips = Trips { lo: "%c0".into(), hi: "%c1".into(), most: columns, unit, aligned, left, varies };
+        write(e, column, &trips, unroll, &stores);
     } else {
         for s in &stores {
             let raw = e.store_value(s, false);

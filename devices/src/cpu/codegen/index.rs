@@ -8,7 +8,7 @@ struct Term {
     name: String,
     k: i64,
     depth: usize,
-    /// The value is a multiple of this.
+    /// The value times `k` is a multiple of this, whatever sizes vary.
     multiple: i64,
 }
 
@@ -16,9 +16,23 @@ struct Term {
 #[derive(Default)]
 struct Split {
     constant: i64,
+    /// Of a constant that varies: what it is a multiple of, and how much of `constant` it is.
+    variable: Option<(i64, i64)>,
+    /// The step varies.
+    strides: bool,
     terms: Vec<Term>,
     step: i64,
     vector: Vec<(AtomId, i64)>,
+}
+
+impl Split {
+    /// The constant's remainder by `span`, if it is the same for all sizes.
+    fn low(&self, span: i64) -> Option<i64> {
+        match self.variable {
+            None => Some(self.constant.rem_euclid(span)),
+            Some((multiple, own)) => (multiple % span == 0).then_some((self.constant - own).rem_euclid(span)),
+        }
+    }
 }
 
 /// How an index runs over the lanes. The text is an i64 scalar (lane 0) or a vector.
@@ -77,36 +91,41 @@ impl Emit<'_> {
     }
 
     fn split(&mut self, a: &Affine) -> Split {
-        let mut s = Split { constant: a.constant, ..Split::default() };
-        for &(atom, k) in &a.terms {
+        let variable = self.assumed.and_then(|x| Some((x.constant(a)?, a.constant)));
+        let mut s = Split { constant: a.constant, variable, ..Split::default() };
+        for (n, &(atom, k)) in a.terms.iter().enumerate() {
+            let given = self.assumed.and_then(|x| x.coefficient(a, n));
+            let known = given.unwrap_or(k);
             let needs = self.atom_needs(atom);
             if !self.is_vector(needs) {
                 let depth = self.depth_of(needs);
                 let name = self.atom_scalar(atom, depth);
-                s.terms.push(Term { name, k, depth, multiple: 1 });
+                s.terms.push(Term { name, k, depth, multiple: known });
                 continue;
             }
             let depth = self.depth();
             match self.k.ix.atom(atom).clone() {
                 Atom::Var(_) => {
                     if let Some(lane) = self.lane.clone() {
-                        s.terms.push(Term { name: lane.base, k, depth, multiple: lane.multiple });
+                        s.terms.push(Term { name: lane.base, k, depth, multiple: known * lane.multiple });
+                        s.strides |= given.is_some();
                         s.constant += k * lane.shift;
                         s.step += k;
                     }
                 }
                 Atom::Value(_) => s.vector.push((atom, k)),
-                Atom::Div(inner, c) => match self.aligned(&inner, c) {
+                Atom::Div(inner, c) => match self.aligned(atom, &inner, c) {
                     Some((base, ..)) => {
                         let name = self.at_depth(depth, |me| me.def_once(&format!("udiv i64 {base}, {c}")));
-                        s.terms.push(Term { name, k, depth, multiple: 1 });
+                        s.terms.push(Term { name, k, depth, multiple: known });
                     }
                     None => s.vector.push((atom, k)),
                 },
-                Atom::Mod(inner, c) => match self.aligned(&inner, c) {
+                Atom::Mod(inner, c) => match self.aligned(atom, &inner, c) {
                     Some((base, step, multiple)) => {
                         let name = self.at_depth(depth, |me| me.def_once(&format!("urem i64 {base}, {c}")));
-                        s.terms.push(Term { name, k, depth, multiple });
+                        s.terms.push(Term { name, k, depth, multiple: known * multiple });
+                        s.strides |= given.is_some();
                         s.step += k * step;
                     }
                     None => s.vector.push((atom, k)),
@@ -116,11 +135,12 @@ impl Emit<'_> {
         s
     }
 
-    /// If all lanes of `inner` lie in one block of `c`: lane 0's value, the step between lanes, and what the value's
+    /// If all lanes of `inner` lie in one block of `c`, the divisor of `atom`: lane 0's value, the step between lanes, and what the value's
     /// remainder is a multiple of.
-    fn aligned(&mut self, inner: &Affine, c: i64) -> Option<(String, i64, i64)> {
+    fn aligned(&mut self, atom: AtomId, inner: &Affine, c: i64) -> Option<(String, i64, i64)> {
+        let c = self.assumed.and_then(|a| a.divisor(atom)).unwrap_or(c);
         let s = self.split(inner);
-        if !s.vector.is_empty() || s.step < 0 {
+        if !s.vector.is_empty() || s.step < 0 || s.strides {
             return None;
         }
         let base = self.sum(&s);
@@ -128,8 +148,8 @@ impl Emit<'_> {
             return Some((base, 0, 1));
         }
         let span = s.step * self.w as i64;
-        let low = s.constant.rem_euclid(span);
-        let fits = c % span == 0 && low < s.step && s.terms.iter().all(|t| t.k * t.multiple % span == 0);
+        let low = s.low(span)?;
+        let fits = c % span == 0 && low < s.step && s.terms.iter().all(|t| t.multiple % span == 0);
         fits.then_some((base, s.step, if low == 0 { span } else { 1 }))
     }
 
@@ -144,9 +164,19 @@ impl Emit<'_> {
             ExprOp::InRange { index, lo, hi } => {
                 let s = self.split(&index);
                 let span = s.step * self.w as i64;
-                let whole = |bound: i64| (s.constant - bound).rem_euclid(span) < s.step;
+                let bound = |n, value: i64| match self.assumed.and_then(|a| a.bound(e, n)) {
+                    None => Some(value),
+                    Some(multiple) => (multiple % span == 0).then_some(0),
+                };
+                let whole = |bound: Option<i64>| {
+                    bound.zip(s.low(span)).is_some_and(|(b, low)| (low - b).rem_euclid(span) < s.step)
+                };
                 let same = s.step == 0
-                    || s.step > 0 && whole(lo) && whole(hi) && s.terms.iter().all(|t| (t.k * t.multiple) % span == 0);
+                    || s.step > 0
+                        && !s.strides
+                        && whole(bound(0, lo))
+                        && whole(bound(1, hi))
+                        && s.terms.iter().all(|t| t.multiple % span == 0);
                 if !s.vector.is_empty() || !same {
                     return None;
                 }

@@ -13,9 +13,10 @@ mod value;
 mod walk;
 
 use super::target::Target;
+pub use emit::VARIES;
 use emit::{Emit, Reg};
 use rsx_compiler::ir::{DType, FusionKind, OpKind};
-use rsx_compiler::kernel::{Affine, Atom, ExprId, ExprOp, Kernel, Source};
+use rsx_compiler::kernel::{Affine, Assumed, Atom, ExprId, ExprOp, Kernel, Source};
 use std::fmt::Write;
 
 /// One pass of a launch: a function to be called on disjoint ranges of `0..units`, in any order, on any threads.
@@ -221,7 +222,7 @@ impl<'k> Assembly<'k> {
 
     fn finish(self, t: Target, steps: Vec<Step>, shared: u64) -> Module {
         let mut text = String::new();
-        let probe = Emit::new(self.k, t, self.w, Reg::I64);
+        let probe = Emit::new(self.k, t, None, self.w, Reg::I64);
         for n in 0..self.k.literals.len() {
             text.push_str(&probe.literal(n));
         }
@@ -241,15 +242,17 @@ impl<'k> Assembly<'k> {
     }
 }
 
-/// Generates the code of a kernel, with streaming stores or without. Fails only for shapes of bodies that their kind does
-/// not allow.
-pub fn generate(k: &Kernel, t: Target, stream: bool) -> Result<Module, &'static str> {
+/// Generates the code of a kernel, with streaming stores or without; with `assumed`, code for many sizes, in which numbers
+/// that vary are literals (some of them marked with [`VARIES`]). Both compute the same bits.
+///
+/// Fails only for shapes of bodies that their kind does not allow.
+pub fn generate(k: &Kernel, t: Target, assumed: Option<&Assumed>, stream: bool) -> Result<Module, &'static str> {
     let (w, index) = (lanes(k, t), index_reg(k));
     let mut assembly = Assembly::new(k, w);
     if !has_work(k) {
         return Ok(assembly.finish(t, Vec::new(), 0));
     }
-    let new = || Emit::new(k, t, w, index);
+    let new = || Emit::new(k, t, assumed, w, index);
     match k.kind {
         FusionKind::Epilogue => {
             let mut e = new();

@@ -27,7 +27,7 @@ pub(super) fn emit(e: &mut Emit) -> (i64, i64, u64) {
     e.set_flat(&kept, &format!("%i{n}"));
     let inner = reduced.last().map_or(1, |&v| k.loops[v as usize].extent);
     let unroll = super::unroll(k, inner, e.w);
-    let trips = Trips::all(reduced.first().map_or(1, |&v| k.loops[v as usize].extent));
+    let trips = reduced.first().map_or_else(Trips::one, |&v| Trips::all(e, v, (e.w * unroll) as i64));
     for level in 0..levels {
         let which: Vec<usize> = (0..k.reductions.len()).filter(|&r| k.reductions[r].level == level).collect();
         let carried = e.accumulators(&which, unroll);

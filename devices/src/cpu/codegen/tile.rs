@@ -61,38 +61,40 @@ pub(super) fn emit(e: &mut Emit, plan: &Plan, lane: u32, outer: &[u32], stores: 
     let count: i64 = others.iter().map(|&v| k.loops[v as usize].extent).product();
     let (whole, block) = (extent / w * w, ROWS.min(extent / w * w));
     let (blocks, left) = (ceil_div(whole, block), extent - whole);
-    let trips = Trips::all(k.loops[lane as usize].extent);
+    let varies = e.varies(plan.rows);
     let n = e.open();
     let unit = format!("%i{n}");
-    if left > 0 {
-        let c = e.def(format!("icmp slt i64 {unit}, {}", count * blocks));
+    let rest = left > 0 || varies;
+    if rest {
+        let c = e.def(format!("icmp slt i64 {unit}, {}", e.size(count * blocks)));
         e.line(format!("br i1 {c}, label %T{n}.tiles, label %T{n}.rows\nT{n}.tiles:"));
     }
     // Code of the two branches must not be shared: each has a scope of its own that is run once.
     let once = e.open();
-    let number = e.def(format!("urem i64 {unit}, {blocks}"));
-    let point = e.def(format!("udiv i64 {unit}, {blocks}"));
+    let number = e.def(format!("urem i64 {unit}, {}", e.size(blocks)));
+    let point = e.def(format!("udiv i64 {unit}, {}", e.size(blocks)));
     e.set_flat(&others, &point);
-    let first = e.def(format!("mul nsw i64 {number}, {block}"));
-    let end = e.def(format!("add nsw i64 {first}, {block}"));
-    let end = e.def(format!("call i64 @llvm.smin.i64(i64 {end}, i64 {whole})"));
+    let first = e.def(format!("mul nsw i64 {number}, {}", e.size(block)));
+    let end = e.def(format!("add nsw i64 {first}, {}", e.size(block)));
+    let end = e.def(format!("call i64 @llvm.smin.i64(i64 {end}, i64 {})", e.size(whole)));
     let line = plan.loads.iter().map(|&l| k.exprs.get(l).dtype.size()).max().unwrap_or(4) * e.w;
     let copies = (64 / line).clamp(1, (k.loops[lane as usize].extent / w) as usize);
+    let trips = Trips::all(e, lane, (copies * e.w) as i64);
     e.lane_loop(lane, &trips, copies, &[], &mut |e, lanes, _| {
         tiles(e, plan, lane, lanes, (&first, &end), stores);
         Vec::new()
     });
     e.close(once, "0", "1", 1, &[]);
-    if left > 0 {
+    if rest {
         e.line(format!("br label %T{n}.done\nT{n}.rows:"));
         let once = e.open();
-        let index = e.def(format!("sub nsw i64 {unit}, {}", count * blocks));
-        let number = e.def(format!("urem i64 {index}, {left}"));
-        let point = e.def(format!("udiv i64 {index}, {left}"));
+        let index = e.def(format!("sub nsw i64 {unit}, {}", e.size(count * blocks)));
+        let number = e.def(format!("urem i64 {index}, {}", e.size(left)));
+        let point = e.def(format!("udiv i64 {index}, {}", e.size(left)));
         e.set_flat(&others, &point);
-        let (name, depth) = (e.def(format!("add nsw i64 {number}, {whole}")), e.depth());
+        let (name, depth) = (e.def(format!("add nsw i64 {number}, {}", e.size(whole))), e.depth());
         e.vars[plan.rows as usize] = Some(Var { name, depth });
-        flat::write(e, lane, &trips, 1, stores);
+        flat::write(e, lane, &Trips::all(e, lane, e.w as i64), 1, stores);
         e.close(once, "0", "1", 1, &[]);
         e.line(format!("br label %T{n}.done\nT{n}.done:"));
     }

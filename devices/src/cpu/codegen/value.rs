@@ -51,7 +51,8 @@ impl Emit<'_> {
         let value = if written { None } else { Some(self.compute(e, true)) };
         let position = self.reduced_position();
         let index = self.index_scalar(&position);
-        let base = self.at_depth(0, |me| me.def_once(&format!("getelementptr i8, ptr %scratch, i64 {offset}")));
+        let base =
+            self.at_depth(0, |me| me.def_once(&format!("getelementptr i8, ptr %scratch, i64 {}", me.size(offset))));
         let p = self.def(format!("getelementptr {}, ptr {base}, i64 {index}", reg.name()));
         match value {
             Some(x) => {
@@ -246,23 +247,41 @@ impl Emit<'_> {
                 let bytes = memory.reg.bits() as usize / 8;
                 let position = self.kept_position();
                 let base = self.index_scalar(&position);
-                let (name, mut total): (_, Option<String>) = (memory.reg.name(), None);
-                for part in 0..parts {
-                    let p = self.def(format!("getelementptr {name}, ptr {pointer}, i64 {}", part * stride));
-                    let p = self.def(format!("getelementptr {name}, ptr {p}, i64 {base}"));
-                    let mask = self.lane.as_ref().and_then(|l| l.mask.clone());
+                let name = memory.reg.name();
+                let read = |me: &mut Self, start: &str| {
+                    let p = me.def(format!("getelementptr {name}, ptr {pointer}, i64 {start}"));
+                    let p = me.def(format!("getelementptr {name}, ptr {p}, i64 {base}"));
+                    let mask = me.lane.as_ref().and_then(|l| l.mask.clone());
                     let raw = if vec {
-                        self.load_contiguous(memory, &p, bytes, mask.as_deref())
+                        me.load_contiguous(memory, &p, bytes, mask.as_deref())
                     } else {
-                        self.def(format!("load {name}, ptr {p}, align {bytes}"))
+                        me.def(format!("load {name}, ptr {p}, align {bytes}"))
                     };
-                    let x = if acc.reg == Reg::I1 { self.from_memory(DType::Bool, vec, &raw) } else { raw };
-                    total = Some(match total {
-                        None => x,
-                        Some(t) => self.combine(r.kind, r.dtype, vec, &t, &x),
-                    });
+                    if acc.reg == Reg::I1 { me.from_memory(DType::Bool, vec, &raw) } else { raw }
+                };
+                let mut total = read(self, "0");
+                if self.sizes_vary() {
+                    // A loop of its own inside of what is one block of the loops around it.
+                    let (n, t, at) = (self.fresh(), self.ty(acc), self.at);
+                    let begin = self.scopes[at].code.len();
+                    let start = self.def(format!("mul nsw i64 %q{n}, {stride}"));
+                    let x = read(self, &start);
+                    let new = self.combine(r.kind, r.dtype, vec, &format!("%q{n}.sum"), &x);
+                    let body = self.scopes[at].code.split_off(begin);
+                    self.line(format!("br label %P{n}.pre\nP{n}.pre:\nbr label %P{n}.head\nP{n}.head:"));
+                    self.line(format!("%q{n} = phi i64 [ 1, %P{n}.pre ], [ %q{n}.next, %P{n}.body ]"));
+                    self.line(format!("%q{n}.sum = phi {t} [ {total}, %P{n}.pre ], [ {new}, %P{n}.body ]"));
+                    self.line(format!("%q{n}.more = icmp slt i64 %q{n}, {}", self.size(parts)));
+                    self.line(format!("br i1 %q{n}.more, label %P{n}.body, label %P{n}.done\nP{n}.body:"));
+                    self.line(body.trim_end());
+                    self.line(format!("%q{n}.next = add nuw nsw i64 %q{n}, 1\nbr label %P{n}.head\nP{n}.done:"));
+                    total = format!("%q{n}.sum");
+                } else {
+                    for part in 1..parts {
+                        let x = read(self, &(part * stride).to_string());
+                        total = self.combine(r.kind, r.dtype, vec, &total, &x);
+                    }
                 }
-                let total = total.unwrap_or_else(|| "poison".to_owned());
                 self.round(r.dtype, vec, &total)
             }
         }

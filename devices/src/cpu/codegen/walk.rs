@@ -14,12 +14,30 @@ pub(super) struct Trips {
     pub(super) unit: i64,
     /// The first value is a multiple of this.
     pub(super) aligned: i64,
+    /// At most this many trips are left over after those in chunks (if fewer than a chunk).
+    pub(super) left: i64,
+    /// The numbers above are not those of other sizes: nothing is left out because there are few trips.
+    pub(super) varies: bool,
 }
 
 impl Trips {
-    /// All trips of a loop of `extent`.
-    pub(super) fn all(extent: i64) -> Trips {
-        Trips { lo: "0".into(), hi: extent.to_string(), most: extent, unit: extent, aligned: 1 << 30 }
+    /// All trips of loop `v`, in chunks of `chunk`.
+    pub(super) fn all(e: &Emit, v: u32, chunk: i64) -> Trips {
+        let whole = Trips::part(e, v, chunk);
+        Trips { lo: "0".into(), hi: e.extent(v), unit: e.multiple(v), aligned: 1 << 30, ..whole }
+    }
+
+    /// A range of loop `v` from `%lo` to `%hi` that begins at a multiple of `chunk`, and ends there or where the loop does.
+    pub(super) fn part(e: &Emit, v: u32, chunk: i64) -> Trips {
+        let (extent, multiple, varies) = (e.k.loops[v as usize].extent, e.multiple(v), e.varies(v));
+        let unit = [chunk, e.w as i64].into_iter().find(|u| multiple % u == 0).unwrap_or(1);
+        let left = if varies { chunk - 1 } else { extent % chunk };
+        Trips { lo: "%lo".into(), hi: "%hi".into(), most: extent, unit, aligned: chunk, left, varies }
+    }
+
+    /// No loop at all.
+    pub(super) fn one() -> Trips {
+        Trips { lo: "0".into(), hi: "1".into(), most: 1, unit: 1, aligned: 1 << 30, left: 1, varies: false }
     }
 }
 
@@ -30,7 +48,8 @@ pub(super) type Carried = (String, String);
 pub(super) type Body<'b> = dyn FnMut(&mut Emit, &[Lane], &[String]) -> Vec<String> + 'b;
 
 impl Emit<'_> {
-    /// Walks `trips` of loop `var` in vectors, `unroll` of them at a time and the rest one by one, the last masked.
+    /// Walks `trips` of loop `var` in vectors, `unroll` of them at a time, then the rest one by one, then what is no
+    /// whole vector, masked (stores through a mask are slow).
     ///
     /// The body sees as many lanes as there are copies; carried values belong to copies in equal shares (a rest trip
     /// has the first copy's). Returns the last values.
@@ -47,51 +66,77 @@ impl Emit<'_> {
         let multiple = if trips.aligned % w == 0 { w } else { 1 };
         let mut values: Vec<String> = carried.iter().map(|c| c.1.clone()).collect();
         let mut lo = trips.lo.clone();
-        if trips.most >= chunk {
-            let end = match (trips.lo.parse::<i64>(), trips.hi.parse::<i64>()) {
-                _ if trips.unit % chunk == 0 => trips.hi.clone(),
-                (Ok(lo), Ok(hi)) => (lo + (hi - lo) / chunk * chunk).to_string(),
-                _ => {
-                    let n = self.def(format!("sub nsw i64 {}, {}", trips.hi, trips.lo));
-                    let n = if chunk.count_ones() == 1 {
-                        self.def(format!("and i64 {n}, {}", -chunk))
-                    } else {
-                        let rest = self.def(format!("urem i64 {n}, {chunk}"));
-                        self.def(format!("sub nsw i64 {n}, {rest}"))
-                    };
-                    self.def(format!("add nsw i64 {}, {n}", trips.lo))
-                }
-            };
-            let n = self.open();
-            let names: Vec<String> = (0..carried.len()).map(|j| format!("%c{n}.{j}")).collect();
-            let lanes: Vec<Lane> = (0..unroll as i64)
-                .map(|u| Lane { var, base: format!("%i{n}"), shift: u * w, multiple, mask: None })
-                .collect();
-            let next = body(self, &lanes, &names);
-            let phis = phis(carried, &names, &values, &next);
-            self.close(n, &lo, &end, chunk, &phis);
-            values = names;
+        if trips.varies || trips.most >= chunk {
+            let end = self.whole(trips, chunk);
+            values = self.vectors(var, (&lo, &end), unroll, multiple, None, (carried, &values), body);
             lo = end;
         }
         if trips.unit % chunk == 0 {
             return values;
         }
         let share = carried.len() / unroll;
+        let mut rest = |me: &mut Self, lo: &str, end: &str, upto: Option<&str>| {
+            let next = me.vectors(var, (lo, end), 1, multiple, upto, (&carried[..share], &values[..share]), body);
+            values[..share].clone_from_slice(&next);
+        };
+        if unroll > 1 && (trips.unit % w == 0 || trips.left >= w) {
+            let end = self.whole(trips, w);
+            rest(self, &lo, &end, None);
+            lo = end;
+        }
+        if trips.unit % w != 0 {
+            rest(self, &lo, &trips.hi, Some(&trips.hi));
+        }
+        values
+    }
+
+    /// The end of as many whole steps of `step` as fit into `trips`.
+    fn whole(&mut self, trips: &Trips, step: i64) -> String {
+        if trips.unit % step == 0 {
+            return trips.hi.clone();
+        }
+        if let (false, Ok(lo), Ok(hi)) = (trips.varies, trips.lo.parse::<i64>(), trips.hi.parse::<i64>()) {
+            return (lo + (hi - lo) / step * step).to_string();
+        }
+        let n = self.def(format!("sub nsw i64 {}, {}", trips.hi, trips.lo));
+        let n = if step.count_ones() == 1 {
+            self.def(format!("and i64 {n}, {}", -step))
+        } else {
+            let rest = self.def(format!("urem i64 {n}, {step}"));
+            self.def(format!("sub nsw i64 {n}, {rest}"))
+        };
+        self.def(format!("add nsw i64 {}, {n}", trips.lo))
+    }
+
+    /// One loop over `copies` vectors at a time, masked if there is an end `upto` that need not be that of a vector;
+    /// `carried` with their first values. Returns the last values.
+    #[expect(clippy::too_many_arguments, reason = "one place, three calls")]
+    fn vectors(
+        &mut self,
+        var: u32,
+        (lo, hi): (&str, &str),
+        copies: usize,
+        multiple: i64,
+        upto: Option<&str>,
+        (carried, first): (&[Carried], &[String]),
+        body: &mut Body,
+    ) -> Vec<String> {
+        let w = self.w as i64;
         let n = self.open();
-        let names: Vec<String> = (0..share).map(|j| format!("%c{n}.{j}")).collect();
-        let mask = (trips.unit % w != 0).then(|| {
-            let left = self.def(format!("sub nsw i64 {}, %i{n}", trips.hi));
+        let names: Vec<String> = (0..carried.len()).map(|j| format!("%c{n}.{j}")).collect();
+        let mask = upto.map(|end| {
+            let left = self.def(format!("sub nsw i64 {end}, %i{n}"));
             let left = self.def(format!("trunc i64 {left} to i32"));
             let left = self.splat(Reg::I32, &left);
             let numbers = self.lane_numbers(Reg::I32);
             self.cmp("icmp slt", Ty { reg: Reg::I32, vec: true }, &numbers, &left)
         });
-        let lane = Lane { var, base: format!("%i{n}"), shift: 0, multiple, mask };
-        let next = body(self, &[lane], &names);
-        let phis = phis(&carried[..share], &names, &values[..share], &next);
-        self.close(n, &lo, &trips.hi, w, &phis);
-        values[..share].clone_from_slice(&names);
-        values
+        let lane = |u: i64| Lane { var, base: format!("%i{n}"), shift: u * w, multiple, mask: mask.clone() };
+        let lanes: Vec<Lane> = (0..copies as i64).map(lane).collect();
+        let next = body(self, &lanes, &names);
+        let phis = phis(carried, &names, first, &next);
+        self.close(n, lo, hi, w * copies as i64, &phis);
+        names
     }
 
     /// Walks loops `vars`, outermost first, the last of them in vectors; `first` are the trips of the first one.
@@ -112,7 +157,7 @@ impl Emit<'_> {
         self.vars[*var as usize] = Some(Var { name: format!("%i{n}"), depth });
         let names: Vec<String> = (0..carried.len()).map(|j| format!("%c{n}.{j}")).collect();
         let begin: Vec<Carried> = carried.iter().zip(&names).map(|(c, name)| (c.0.clone(), name.clone())).collect();
-        let trips = Trips::all(self.k.loops[inner[0] as usize].extent);
+        let trips = Trips::all(self, inner[0], (self.w * unroll) as i64);
         let next = self.nest(inner, &trips, unroll, &begin, body);
         let values: Vec<String> = carried.iter().map(|c| c.1.clone()).collect();
         let phis = phis(carried, &names, &values, &next);
