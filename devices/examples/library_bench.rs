@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::now;
+use common::{now, peak};
 use rsx_devices::cpu::lib::attention::{Attention, Gradients, Heads, LogSumExp, backward, forward};
 use rsx_devices::cpu::lib::conv::{Conv, ConvArray, ConvDim, conv};
 use rsx_devices::cpu::lib::scatter::ScatterKind;
@@ -82,7 +82,8 @@ fn image(c: usize, h: usize, w: usize, last: bool) -> [isize; 4] {
 }
 
 /// Forward, input gradient and weight gradient of a square convolution.
-fn convolution(n: usize, ci: usize, co: usize, hw: usize, k: usize, s: usize, groups: usize, last: bool) {
+/// `peak`: GFLOP/s of all threads.
+fn convolution(peak: f64, n: usize, ci: usize, co: usize, hw: usize, k: usize, s: usize, groups: usize, last: bool) {
     let pad = (k / 2) as isize;
     let mut d = ConvDim { stride: s, pad_lo: pad, pad_hi: pad, ..ConvDim::plain(hw, k) };
     d.output = d.outputs();
@@ -101,7 +102,8 @@ fn convolution(n: usize, ci: usize, co: usize, hw: usize, k: usize, s: usize, gr
     let run = |what: &str, c: &Conv| {
         // SAFETY: the blocks cover the arrays.
         let t = best(10, || unsafe { conv(c, None).unwrap() });
-        println!("{name} {what}: {:.2} ms {:.1} GFLOP/s", t * 1e3, flops / t / 1e9);
+        let rate = flops / t / 1e9;
+        println!("{name} {what}: {:.3} ms {rate:.1} GFLOP/s {:.0} % of peak", t * 1e3, rate / peak * 100.0);
     };
     let dims = [d, d];
     run(
@@ -280,14 +282,25 @@ fn main() {
         attention(Elem::F32, 1, 1, 2048, 128, true);
     }
     if "conv".contains(&only) {
+        let peak = peak() * threads as f64;
+        println!("multiply-add peak {peak:.1} GFLOP/s");
         for last in [false, true] {
-            convolution(8, 3, 64, 224, 7, 2, 1, last);
-            convolution(8, 64, 64, 56, 3, 1, 1, last);
-            convolution(8, 64, 256, 56, 1, 1, 1, last);
-            convolution(8, 128, 128, 56, 3, 2, 1, last);
-            convolution(8, 256, 256, 14, 3, 1, 1, last);
-            convolution(8, 512, 512, 7, 3, 1, 1, last);
-            convolution(8, 96, 96, 56, 3, 1, 96, last);
+            // The ResNet of benches/workloads.py.
+            convolution(peak, 32, 1, 32, 32, 3, 1, 1, last);
+            convolution(peak, 32, 32, 32, 32, 3, 1, 1, last);
+            convolution(peak, 32, 32, 64, 32, 3, 2, 1, last);
+            convolution(peak, 32, 32, 64, 32, 1, 2, 1, last);
+            convolution(peak, 32, 64, 64, 16, 3, 1, 1, last);
+            convolution(peak, 32, 64, 128, 16, 3, 2, 1, last);
+            convolution(peak, 32, 64, 128, 16, 1, 2, 1, last);
+            convolution(peak, 32, 128, 128, 8, 3, 1, 1, last);
+            convolution(peak, 8, 3, 64, 224, 7, 2, 1, last);
+            convolution(peak, 8, 64, 64, 56, 3, 1, 1, last);
+            convolution(peak, 8, 64, 256, 56, 1, 1, 1, last);
+            convolution(peak, 8, 128, 128, 56, 3, 2, 1, last);
+            convolution(peak, 8, 256, 256, 14, 3, 1, 1, last);
+            convolution(peak, 8, 512, 512, 7, 3, 1, 1, last);
+            convolution(peak, 8, 96, 96, 56, 3, 1, 96, last);
         }
     }
     if "small".contains(&only) {

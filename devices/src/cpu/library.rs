@@ -6,7 +6,7 @@ use super::executable::Bases;
 use super::extern_math::Fault;
 use super::kernel::Kernel;
 use super::lib::attention::{self, Attention, Gradients, Heads, LogSumExp};
-use super::lib::conv::{Conv, ConvArray, ConvDim, conv};
+use super::lib::conv::{Conv, ConvArray, ConvDim, Rows, conv, conv_then};
 use super::lib::gather::{IndexReport, gather};
 use super::lib::gemm::{BatchDim, Gemm, Operand, Output, Tile, gemm};
 use super::lib::reduce_window::{WindowDim, WindowKind, reduce_window};
@@ -73,14 +73,19 @@ impl Array {
         }
     }
 
-    /// A row-major array of type `ty` in `block`.
-    fn dense_in(block: &Block, ty: &TensorType) -> Array {
+    /// A row-major array of type `ty`, nowhere yet.
+    fn dense(ty: &TensorType) -> Array {
         Array {
-            origin: Origin::Address(block.as_ptr().expose_provenance()),
+            origin: Origin::Address(0),
             dtype: ty.dtype,
             dims: ty.dims.iter().map(|&d| d as usize).collect(),
             strides: rsx_compiler::ir::row_major_strides(&ty.dims).iter().map(|&s| s as isize).collect(),
         }
+    }
+
+    /// A row-major array of type `ty` in `block`.
+    fn dense_in(block: &Block, ty: &TensorType) -> Array {
+        Array { origin: Origin::Address(block.as_ptr().expose_provenance()), ..Array::dense(ty) }
     }
 
     fn view(&self, b: &Bases) -> LibView<'_> {
@@ -209,6 +214,12 @@ impl Call {
                 return Ok(());
             }
         }
+        if self.op == OpKind::Convolution && own.dtype == DType::F32 {
+            // Rows of outputs are rows of the epilogue's space where the result is row-major.
+            if let Done::Yes = self.convolution(b, &Array::dense(own), Some(e))? {
+                return Ok(());
+            }
+        }
         // The op's own result as a whole, then the epilogue over it.
         let temporary = pool.alloc(own.bytes() as usize)?;
         let result = Array::dense_in(&temporary, own);
@@ -251,7 +262,7 @@ impl Call {
         unsafe {
             match (self.op, &self.attrs) {
                 (OpKind::DotGeneral, _) => return self.dot(b, Some(outputs[0]), None),
-                (OpKind::Convolution, Attrs::Conv { .. }) => return self.convolution(b, outputs[0]),
+                (OpKind::Convolution, Attrs::Conv { .. }) => return self.convolution(b, outputs[0], None),
                 (OpKind::Attention | OpKind::AttentionBackward, Attrs::Attention { causal }) => {
                     return self.attention(b, outputs, *causal);
                 }
@@ -369,7 +380,8 @@ impl Call {
         Ok(Done::Yes)
     }
 
-    fn convolution(&self, b: &Bases, out: &Array) -> Result<Done, LibError> {
+    /// With an epilogue the result goes there, row by row, or nothing is done.
+    fn convolution(&self, b: &Bases, out: &Array, epilogue: Option<&Epilogue>) -> Result<Done, LibError> {
         let Attrs::Conv { window, dims: d, feature_groups, batch_groups } = &self.attrs else { return Ok(Done::No) };
         let [x, w] = &self.inputs[..] else { return Ok(Done::No) };
         let at = |i: i64| i as usize;
@@ -407,9 +419,23 @@ impl Call {
             weight: with(array(w, d.kernel_output_feature, d.kernel_input_feature), &ws),
             output: with(array(out, d.output_batch, d.output_feature), &os),
         };
-        // SAFETY: as in `dot`.
-        unsafe { conv(&c, None)? };
-        Ok(Done::Yes)
+        let Some(e) = epilogue else {
+            // SAFETY: as in `dot`.
+            unsafe { conv(&c, None)? };
+            return Ok(Done::Yes);
+        };
+        // Result (image, feature, y, x): its rows are numbered in this order.
+        let planar =
+            out.dims.len() == 4 && (d.output_batch, d.output_feature, &d.output_spatial[..]) == (0, 1, &[2, 3]);
+        let (features, lines, width) = (c.out_features, out.dims.get(2), out.dims.last());
+        let (Some(&lines), Some(&width), true) = (lines, width, planar) else { return Ok(Done::No) };
+        let rows = |r: &Rows| {
+            let row = (r.image * features + r.feature) * lines + r.first;
+            e.apply((row, row + r.rows), (0, width), r.ptr.cast(), width);
+        };
+        // SAFETY: as in `dot`; the rows lie in the epilogue's space.
+        let done = unsafe { conv_then(&c, &rows)? };
+        Ok(if done { Done::Yes } else { Done::No })
     }
 
     fn attention(&self, b: &Bases, outputs: &[&Array], causal: bool) -> Result<Done, LibError> {

@@ -105,6 +105,57 @@ mod x86 {
         }
     }
 
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn copy_short(src: *const f32, dst: *mut f32, n: usize) {
+        let mut i = 0;
+        // SAFETY: the caller's `n` numbers; the last vector begins where the one before may not have ended.
+        unsafe {
+            while i + 8 <= n {
+                _mm256_storeu_ps(dst.add(i), _mm256_loadu_ps(src.add(i)));
+                i += 8;
+            }
+            if i < n && n >= 8 {
+                i = n - 8;
+                _mm256_storeu_ps(dst.add(i), _mm256_loadu_ps(src.add(i)));
+                i = n;
+            }
+            while i < n {
+                *dst.add(i) = *src.add(i);
+                i += 1;
+            }
+        }
+    }
+
+    /// Zeros at both ends of at least 8 numbers, none longer than 8.
+    #[target_feature(enable = "avx")]
+    pub(super) unsafe fn zero_ends(p: *mut f32, n: usize) {
+        // SAFETY: the caller's `n >= 8` numbers.
+        unsafe {
+            _mm256_storeu_ps(p, _mm256_setzero_ps());
+            _mm256_storeu_ps(p.add(n - 8), _mm256_setzero_ps());
+        }
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn every_second(src: *const f32, dst: *mut f32, n: usize) {
+        let mut i = 0;
+        // SAFETY: the caller's elements; the second read ends one short of them.
+        unsafe {
+            while i + 8 <= n {
+                let (a, b) = (_mm256_loadu_ps(src.add(2 * i)), _mm256_loadu_ps(src.add(2 * i + 7)));
+                // a: 0 2 4 6 at even places, b: 8 10 12 14 at odd ones (b begins at 7).
+                let a = _mm256_permutevar8x32_ps(a, _mm256_setr_epi32(0, 2, 4, 6, 0, 0, 0, 0));
+                let b = _mm256_permutevar8x32_ps(b, _mm256_setr_epi32(0, 0, 0, 0, 1, 3, 5, 7));
+                _mm256_storeu_ps(dst.add(i), _mm256_blend_ps::<0xF0>(a, b));
+                i += 8;
+            }
+            while i < n {
+                *dst.add(i) = *src.add(2 * i);
+                i += 1;
+            }
+        }
+    }
+
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) unsafe fn narrow_rows(bf: bool, src: *const f32, dst: *mut u16, n: usize) {
         let mut i = 0;
@@ -179,5 +230,80 @@ pub(crate) unsafe fn load_f32(elem: Elem, src: *const u8, dst: *mut f32, n: usiz
                 *dst.add(i) = cast::<T, f32>(src.cast::<T>().add(i).read_unaligned());
             }),
         }
+    }
+}
+
+/// Asks for the lines of `bytes` bytes in the L2 cache; any address will do.
+#[inline(always)]
+pub(crate) fn prefetch(p: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..bytes).step_by(64) {
+        // SAFETY: a prefetch never faults.
+        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(p.wrapping_add(at).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (p, bytes);
+}
+
+/// Copies a row of some tens of numbers: no call that would take as long as the copy.
+///
+/// # Safety
+/// `src` and `dst` cover `n` numbers and do not overlap.
+pub(crate) unsafe fn copy_short(src: *const f32, dst: *mut f32, n: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if isa::current() >= Isa::Avx2 && n <= 256 {
+        // SAFETY: AVX2 is present; the caller's numbers.
+        return unsafe { x86::copy_short(src, dst, n) };
+    }
+    // SAFETY: the caller's contract.
+    unsafe { std::ptr::copy_nonoverlapping(src, dst, n) }
+}
+
+/// Makes a row of `n` numbers zero outside `lo..hi`; what is inside may become zero too.
+///
+/// # Safety
+/// `p` covers `n` numbers; `lo <= hi <= n`.
+pub(crate) unsafe fn zero_ends(p: *mut f32, lo: usize, hi: usize, n: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if isa::current() >= Isa::Avx2 && n >= 8 && lo <= 8 && n - hi <= 8 {
+        // SAFETY: AVX is present; `n >= 8`.
+        return unsafe { x86::zero_ends(p, n) };
+    }
+    // SAFETY: the caller's contract.
+    unsafe {
+        p.write_bytes(0, lo);
+        p.add(hi).write_bytes(0, n - hi);
+    }
+}
+
+/// Interleaves: `dst = a[0], b[0], a[1], b[1], …`, `n` numbers in all.
+///
+/// # Safety
+/// `a` covers the first half of `n` numbers rounded up, `b` the rest, `dst` all.
+pub(crate) unsafe fn interleave(a: *const f32, b: *const f32, dst: *mut f32, n: usize) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        for i in 0..n / 2 {
+            dst.cast::<[f32; 2]>().add(i).write_unaligned([*a.add(i), *b.add(i)]);
+        }
+        if n % 2 == 1 {
+            *dst.add(n - 1) = *a.add(n / 2);
+        }
+    }
+}
+
+/// Copies `src[0], src[2], …`, `n` numbers.
+///
+/// # Safety
+/// `src` covers `2n - 1` numbers, `dst` covers `n`.
+pub(crate) unsafe fn every_second(src: *const f32, dst: *mut f32, n: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if isa::current() >= Isa::Avx2 {
+        // SAFETY: AVX2 is present; the caller's elements.
+        return unsafe { x86::every_second(src, dst, n) };
+    }
+    for i in 0..n {
+        // SAFETY: the caller's elements.
+        unsafe { *dst.add(i) = *src.add(2 * i) };
     }
 }

@@ -1,14 +1,22 @@
-//! Convolution as an implicit matrix product.
+//! Convolution, in the form that the layout asks for.
 //!
 //! XLA's general form: strides, padding (also negative), dilation of input and window, window
 //! reversal, feature and batch groups, any memory layout. The three gradient forms of a convolution
-//! are convolutions of this form. Each group is a product of the weights with patches of the input,
-//! which are gathered while packing ([`patches`]) and never exist in memory as a whole.
+//! are convolutions of this form.
+//! - Channels first with rows of some length: [`direct`] and, for weight gradients, [`weights`] read
+//!   padded planes where they lie.
+//! - One input feature to a group: [`depthwise`].
+//! - All else: each group is a product of the weights with patches of the input, which are gathered
+//!   while packing ([`patches`]) and never exist in memory as a whole.
 
 mod depthwise;
+mod direct;
 mod patches;
+mod planes;
 #[cfg(test)]
 mod tests;
+mod tile;
+mod weights;
 
 use super::copy::copy;
 use super::elem::{Elem, Scalar};
@@ -18,6 +26,7 @@ use super::gemm::{BatchDim, Epilogue, Finish, Job, Output, Tile, run};
 use super::simd;
 use super::view::{LibError, Ptr, View};
 use crate::memory::MemoryPool;
+pub use direct::{Rows, Then};
 use patches::Patches;
 use smallvec::SmallVec;
 
@@ -178,25 +187,9 @@ impl Geometry {
 /// The arrays cover live memory; the output overlaps neither itself nor the inputs.
 pub unsafe fn conv(c: &Conv, epilogue: Option<Epilogue>) -> Result<(), LibError> {
     Geometry::new(c)?;
-    // A reversed window is a window read backwards.
     if c.dims.iter().any(|d| d.reverse) {
-        let mut dims: SmallVec<[ConvDim; 3]> = c.dims.into();
-        let mut spatial: SmallVec<[isize; 3]> = c.weight.spatial.into();
-        let mut first = 0;
-        for (d, s) in dims.iter_mut().zip(&mut spatial).filter(|(d, _)| d.reverse) {
-            first += (d.window.max(1) - 1) as isize * *s;
-            (d.reverse, *s) = (false, -*s);
-        }
-        let ptr = c.weight.ptr.wrapping_offset(first * c.weight.elem.size() as isize);
-        let weight = ConvArray { ptr, spatial: &spatial, ..c.weight };
         // SAFETY: the same elements in another order.
-        return unsafe { conv(&Conv { dims: &dims, weight, ..*c }, epilogue) };
-    }
-    if epilogue.is_none() {
-        if let Some(d) = c.dims.iter().position(|d| d.lhs_dilation > 1 && d.stride == 1 && d.rhs_dilation == 1) {
-            // SAFETY: the caller's contract.
-            return unsafe { phases(c, d) };
-        }
+        return forwards(c, |c| unsafe { conv(c, epilogue) });
     }
     let g = Geometry::new(c)?;
     if g.n * g.positions * c.out_features == 0 {
@@ -204,11 +197,23 @@ pub unsafe fn conv(c: &Conv, epilogue: Option<Epilogue>) -> Result<(), LibError>
     }
     // SAFETY: the caller's contract.
     unsafe {
-        if g.gi * g.taps * c.dims.iter().map(|d| d.input).product::<usize>() == 0 && epilogue.is_none() {
-            return zero(c);
-        }
-        if epilogue.is_none() && g.gi == 1 && g.go <= 4 && c.feature_groups > 1 && g.taps <= 256 {
-            return depthwise::run(c, &g);
+        if epilogue.is_none() {
+            if g.gi * g.taps * c.dims.iter().map(|d| d.input).product::<usize>() == 0 {
+                return zero(c);
+            }
+            let depthwise = g.gi == 1 && g.go <= 4 && c.feature_groups > 1 && g.taps <= 256;
+            if weights::fits(c, &g) {
+                return weights::run(c, &g);
+            }
+            if !depthwise && direct::fits(c, &g) {
+                return direct::run(c, &g, None);
+            }
+            if let Some(d) = c.dims.iter().position(|d| d.lhs_dilation > 1 && d.stride == 1 && d.rhs_dilation == 1) {
+                return phases(c, d);
+            }
+            if depthwise {
+                return depthwise::run(c, &g);
+            }
         }
         if c.output.elem == Elem::F64 {
             product::<f64, f64>(c, &g, kernel::f64_kernel(), epilogue)
@@ -216,6 +221,41 @@ pub unsafe fn conv(c: &Conv, epilogue: Option<Epilogue>) -> Result<(), LibError>
             product::<f32, f32>(c, &g, kernel::f32_kernel(), epilogue)
         }
     }
+}
+
+/// Runs the convolution and hands its rows to `then` while they are in the cache instead of storing them; the output's
+/// address and strides are not used. False, and nothing is done, where no form of it has whole rows.
+///
+/// # Safety
+/// As [`conv`].
+pub unsafe fn conv_then(c: &Conv, then: Then) -> Result<bool, LibError> {
+    Geometry::new(c)?;
+    if c.dims.iter().any(|d| d.reverse) {
+        // SAFETY: the same elements in another order.
+        return forwards(c, |c| unsafe { conv_then(c, then) });
+    }
+    let g = Geometry::new(c)?;
+    let empty = g.gi * g.taps * c.dims.iter().map(|d| d.input).product::<usize>() == 0;
+    if empty || g.n * g.positions * c.out_features == 0 || weights::fits(c, &g) || !direct::fits(c, &g) {
+        return Ok(false);
+    }
+    // SAFETY: the caller's contract.
+    unsafe { direct::run(c, &g, Some(then))? };
+    Ok(true)
+}
+
+/// Calls `f` with the same convolution whose windows are not reversed: a reversed window is a window read backwards.
+fn forwards<R>(c: &Conv, f: impl FnOnce(&Conv) -> R) -> R {
+    let mut dims: SmallVec<[ConvDim; 3]> = c.dims.into();
+    let mut spatial: SmallVec<[isize; 3]> = c.weight.spatial.into();
+    let mut first = 0;
+    for (d, s) in dims.iter_mut().zip(&mut spatial).filter(|(d, _)| d.reverse) {
+        first += (d.window.max(1) - 1) as isize * *s;
+        (d.reverse, *s) = (false, -*s);
+    }
+    let ptr = c.weight.ptr.wrapping_offset(first * c.weight.elem.size() as isize);
+    let weight = ConvArray { ptr, spatial: &spatial, ..c.weight };
+    f(&Conv { dims: &dims, weight, ..*c })
 }
 
 /// A convolution over an input dilated by s along `dim`, as s convolutions over the input itself:

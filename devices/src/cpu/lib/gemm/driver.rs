@@ -3,8 +3,9 @@
 //! A packed operand is packed once, not once per task. Two forms:
 //! - *tall* (many rows): B is packed for everybody first; then tasks are blocks of rows, which pack
 //!   their own rows of A (or read them where they lie).
-//! - *flat* (no more rows than a task's block): A is packed for everybody; then tasks are ranges of
-//!   columns, which pack their own columns of B a few strips at a time, just before use.
+//! - *flat* (no more rows than a task's block, or some more that need no packing): A is packed for
+//!   everybody; then tasks are ranges of columns, which pack their own columns of B a few strips at a
+//!   time, just before use.
 //!
 //! If rows are few for the threads, a tall product packs both operands first and divides the columns
 //! too. Tasks are claimed one by one, large ones first, so that threads end together.
@@ -28,6 +29,8 @@ use crate::memory::OutOfMemory;
 const K_OUTER: usize = 4096;
 /// Bytes of an operand packed for all tasks: a part of the last-level cache.
 const SHARED_BYTES: usize = 8 << 20;
+/// Bytes of A's rows, a block of k, that a flat product reads in place for every strip of columns.
+const FLAT_BYTES: usize = 288 << 10;
 /// Columns of the blocks that the epilogue sees, and of B that a flat product's task packs at once.
 const GROUP: usize = 128;
 /// Columns of a pass whose sums live in scratch over several blocks of k.
@@ -107,12 +110,15 @@ unsafe fn product<U: Unit, T: Scalar>(job: &Job<U, T>, batch: usize, threads: us
     // Blocks of k, and so the order of the sums, depend on nothing but k.
     let kc = units.div_ceil(units.div_ceil(kn.kc).max(1)).max(1);
     let direct = job.finish.direct::<T>(batch);
-    let flat = m <= mc;
-    let a = match job.a.direct(batch) {
-        Some((p, lane, k)) if a_in_place(kn, m, n, units, unit, lane, k) => Source::Place { p, lane, k },
-        // With rows for everybody, tasks have rows of their own; else they divide the columns too.
-        _ if threads > 1 && m < 4 * threads * mc => Source::Shared(std::ptr::null_mut()),
-        _ => Source::Own,
+    let in_place = job.a.direct(batch).filter(|&(_, lane, k)| a_in_place(kn, m, n, units, unit, lane, k));
+    // A that needs no packing may be longer, as long as a block of it stays in the L2 cache: no waiting for B's packing.
+    let flat = m <= mc || (in_place.is_some() && m * kc * unit <= FLAT_BYTES);
+    let a = match in_place {
+        Some((p, lane, k)) => Source::Place { p, lane, k },
+        // With rows for everybody, tasks have rows of their own, packed into their own caches; else they divide the
+        // columns too.
+        None if threads > 1 && (flat || m < 16 * mr * threads) => Source::Shared(std::ptr::null_mut()),
+        None => Source::Own,
     };
     let b = match job.b.direct(batch) {
         Some((p, lane, k)) if lane == 1 && (m <= 3 * mr || units * n * unit <= 32 << 10) => {

@@ -80,7 +80,7 @@ pub(crate) const MAX_TILE: usize = 14 * 32;
 /// Asks for a cache line that will be written; any address will do. The line comes unshared: another core often wrote
 /// it last.
 #[inline(always)]
-fn prefetch_write<T>(p: *const T) {
+pub(crate) fn prefetch_write<T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch never faults, and is no operation on processors that do not know it.
     unsafe {
@@ -275,7 +275,7 @@ portable!(f32, 4);
 portable!(f64, 2);
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
+pub(crate) mod x86 {
     use super::{Lane, Pair};
     use std::arch::x86_64::*;
 
