@@ -172,7 +172,7 @@ pub fn compile(graph: Graph, options: &CompileOptions) -> Result<Compiled, Compi
         best = next;
     }
     for times in HIGHER {
-        if total(&best) > limit {
+        if limit > 0 && total(&best) > limit {
             let next = aimed((limit as f64 * times) as u64)?;
             if total(&next) < total(&best) {
                 best = next;
