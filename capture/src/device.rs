@@ -19,6 +19,7 @@ pub struct DeviceBackend {
 
 impl DeviceBackend {
     pub fn new(device: Arc<dyn Device>, options: CompileOptions) -> DeviceBackend {
+        let options = CompileOptions { memory: options.memory.or(device.plans()), ..options };
         DeviceBackend { device, options }
     }
 
@@ -51,7 +52,7 @@ impl Backend for DeviceBackend {
             device: i.device,
             compiler: format!("{} {}", i.compiler, env!("RSX_LOWERING_SOURCES")),
             library: i.library,
-            options: format!("passes={} {:?} {:?}", o.passes.join(","), o.model, o.limits),
+            options: format!("passes={} {:?} {:?} {:?}", o.passes.join(","), o.model, o.limits, o.remat),
             front_end: String::new(),
         }
     }

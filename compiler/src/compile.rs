@@ -9,6 +9,15 @@ use crate::program::{Program, Thunk, View, emit};
 use std::path::PathBuf;
 use std::time::Instant;
 
+/// What a device says about memory.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceMemory {
+    /// Bytes of work memory that a library thunk wants in the slab ([`Thunk::Library`]'s `work`); 0 for none.
+    pub work: fn(&Thunk) -> u64,
+    /// What an allocation of so many bytes takes.
+    pub rounded: fn(u64) -> u64,
+}
+
 /// How to compile. The default is what production uses.
 #[derive(Clone, Debug)]
 pub struct CompileOptions {
@@ -25,6 +34,8 @@ pub struct CompileOptions {
     pub model: DeviceModel,
     pub limits: FusionLimits,
     pub remat: RematOptions,
+    /// What the device says about memory; by default kernels need none of their own.
+    pub memory: Option<DeviceMemory>,
 }
 
 impl Default for CompileOptions {
@@ -37,6 +48,7 @@ impl Default for CompileOptions {
             model: DeviceModel::default(),
             limits: FusionLimits::default(),
             remat: RematOptions::default(),
+            memory: None,
         }
     }
 }
@@ -127,8 +139,50 @@ impl Compiled {
     }
 }
 
+/// Most times a program that passes the memory limit is compiled again with a lower one.
+const LOWER: usize = 3;
+/// Higher limits that are tried then: computing more again is not always less memory.
+const HIGHER: &[f64] = &[1.1, 1.25, f64::INFINITY];
+
 /// Compiles a recorded graph.
+///
+/// With a memory limit, passes aim at it by an estimate; where the finished plan misses it they aim lower by as much, as
+/// long as that helps, then higher. If no program fits, the smallest is returned.
 pub fn compile(graph: Graph, options: &CompileOptions) -> Result<Compiled, CompileError> {
+    let Some(limit) = options.remat.memory_limit else { return compile_once(graph, options) };
+    let rounded = options.memory.map_or(std::convert::identity as fn(u64) -> u64, |m| m.rounded);
+    let total = |c: &Compiled| c.stats.memory.total(&c.program, rounded);
+    let aimed = |aim: u64| {
+        let mut other = options.clone();
+        other.remat.memory_limit = Some(aim);
+        compile_once(graph.clone(), &other)
+    };
+    let mut best = compile_once(graph.clone(), options)?;
+    let mut aim = limit;
+    for _ in 0..LOWER {
+        let missed = total(&best).saturating_sub(limit);
+        if missed == 0 || aim == 0 {
+            break;
+        }
+        aim = aim.saturating_sub(missed);
+        let next = aimed(aim)?;
+        if total(&next) >= total(&best) {
+            break;
+        }
+        best = next;
+    }
+    for times in HIGHER {
+        if limit > 0 && total(&best) > limit {
+            let next = aimed((limit as f64 * times) as u64)?;
+            if total(&next) < total(&best) {
+                best = next;
+            }
+        }
+    }
+    Ok(best)
+}
+
+fn compile_once(graph: Graph, options: &CompileOptions) -> Result<Compiled, CompileError> {
     let mut dump = Dump::new(options.dump_to.as_deref(), &graph.name);
     let mut ledger = Vec::new();
     let insts = graph.insts.len();
@@ -157,13 +211,13 @@ pub fn compile(graph: Graph, options: &CompileOptions) -> Result<Compiled, Compi
     dump.graph("fusion", &fused, None);
 
     let start = Instant::now();
-    let plan = buffers::plan(&fused).map_err(in_pass("buffers"))?;
+    let mut plan = buffers::plan(&fused).map_err(in_pass("buffers"))?;
     timed("buffers", fused.insts.len(), fused.insts.len(), start);
-    dump.plan(&fused, &plan);
 
     let start = Instant::now();
-    let program = emit::emit(&fused, &plan).map_err(in_pass("emit"))?;
+    let program = emit::emit(&fused, &mut plan, options.memory.map(|m| m.work)).map_err(in_pass("emit"))?;
     timed("emit", fused.insts.len(), program.thunks.len(), start);
+    dump.plan(&fused, &plan);
     dump.program(&program);
     if options.verify {
         buffers::check::check(&program).map_err(CompileError::Buffers)?;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 pub mod depend;
 pub(crate) mod emit;
 pub mod reference;
+mod waves;
 
 /// Where a tensor lives while the program runs. Offsets are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -103,6 +104,9 @@ pub enum Thunk {
         /// The other inputs and all outputs of the call have the op's full dims or broadcast within the body, and
         /// `outputs` of the call equals `outputs` of the thunk. The body is elementwise and has no reductions.
         epilogue: Option<KernelCall>,
+        /// Work memory: bytes of the slab that nobody else uses while the thunk runs, and that mean nothing before and
+        /// after. None if the device asked for none.
+        work: Option<View>,
     },
     /// Kernel calls that do not depend on each other, small enough that one fork-join should run them all (the update of
     /// many small parameters). No output of one overlaps anything of another.

@@ -195,8 +195,8 @@ fn memory_of_a_gpt_training_step() {
     // again.
     assert!(slab(&kept) <= 75_100_000, "{}", slab(&kept));
     assert!(slab(&usual) <= 54_200_000, "{}", slab(&usual));
-    // The limit would leave 40.6 MB: the pass estimates, before fusion, what buffers do later.
-    assert!(slab(&limited) <= 45_300_000, "{}", slab(&limited));
+    // The limit leaves 40.6 MB. The pass estimates, before fusion, what buffers do later: 45.2 MB at the first try.
+    assert!(slab(&limited) <= 42_100_000, "{}", slab(&limited));
     for c in [&kept, &usual, &limited] {
         let m = c.memory_analysis();
         assert!(m.temp_bytes as f64 <= 1.06 * m.peak_bytes as f64, "fragmented: {m:?}");

@@ -1,6 +1,7 @@
 //! A GPT training step on the CPU device: time to compile, time of a step, and where it goes.
 //!
-//! `cargo run --release -p rsx-devices --example run_gpt [layers] [width] [batch] [time]`
+//! `cargo run --release -p rsx-devices --example run_gpt [layers] [width] [batch] [time] [vocab]`; `RSX_UNPLANNED=1` leaves work
+//! memory to the kernels, to compare.
 #[path = "common/mod.rs"]
 mod common;
 #[path = "../../compiler/tests/models/mod.rs"]
@@ -33,9 +34,9 @@ fn product(thunk: &Thunk) -> Option<(String, f64)> {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1).map(|a| a.parse::<i64>());
     let mut next = |default: i64| args.next().and_then(Result::ok).unwrap_or(default);
-    let (layers, width, batch, time) = (next(4), next(256), next(8), next(128));
+    let (layers, width, batch, time, vocab) = (next(4), next(256), next(8), next(128), next(4096));
     let layers = layers as usize;
-    let graph = models::gpt(models::Gpt { layers, batch, time, width, heads: 4, vocab: 4096 });
+    let graph = models::gpt(models::Gpt { layers, batch, time, width, heads: 4, vocab });
     let device = CpuDevice::new();
     let (mut params, mut scalars) = (Vec::new(), Vec::new());
     for (n, p) in graph.params.iter().enumerate() {
@@ -54,8 +55,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         params.push(buffer);
     }
     let begin = Instant::now();
-    let compiled = compile(graph, &CompileOptions { verify: false, ..CompileOptions::default() })?;
+    let planned = std::env::var_os("RSX_UNPLANNED").is_none();
+    let compiled = compile(
+        graph,
+        &CompileOptions { verify: false, memory: device.plans().filter(|_| planned), ..CompileOptions::from_env() },
+    )?;
     let middle = begin.elapsed();
+    println!("{:?}", compiled.stats.memory);
     let program = Arc::new(compiled.program);
     let begin = Instant::now();
     let executable = device.compile(program.clone())?;
@@ -71,6 +77,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         best = best.min(t.elapsed().as_secs_f64());
         runs += 1;
     }
+    println!("pool {:?}", device.memory().stats());
     println!("step {:.3} ms (best of {runs})", best * 1e3);
     let results = execute(&device, &*executable, &params, &scalars)?;
     let mut least: Vec<u64> = vec![u64::MAX; program.thunks.len()];

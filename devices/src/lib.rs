@@ -29,6 +29,11 @@ pub trait Device: Send + Sync {
         Ok(Buffer::new(self.memory().alloc(bytes)?))
     }
 
+    /// What the compiler should know about the device's memory; none if kernels need no work memory of their own.
+    fn plans(&self) -> Option<rsx_compiler::DeviceMemory> {
+        None
+    }
+
     /// Generates the code of a program. May be called on several threads.
     fn compile(&self, program: Arc<Program>) -> Result<Arc<dyn Executable>, DeviceError>;
 }

@@ -13,8 +13,12 @@ pub const ALIGN: usize = 64;
 const HUGE: usize = 2 << 20;
 /// Blocks of this many bytes and more use huge pages.
 const HUGE_FROM: usize = 4 << 20;
-/// Size classes: four steps to each power of two, from 64 bytes up.
-const CLASSES: usize = 4 * 48;
+/// Size classes: four steps to each power of two, from 64 bytes up; sixteen from [`HUGE_FROM`] up, where a quarter is much.
+const CLASSES: usize = 4 * 16 + 1 + 16 * 41;
+// Steps to a power of two, and the power from which on there are more.
+const STEPS: usize = 4;
+const MORE_STEPS: usize = 16;
+const MORE_FROM: usize = HUGE_FROM.ilog2() as usize;
 
 /// A block could not be had within the limit (or from the system). Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -70,11 +74,21 @@ fn class_of(bytes: usize) -> (usize, usize) {
     if b == 64 {
         return (0, 64);
     }
-    // Four linear steps within (2^p, 2^(p+1)].
+    // Linear steps within (2^p, 2^(p+1)].
     let p = (usize::BITS - 1 - (b - 1).leading_zeros()) as usize;
-    let step = 1usize << (p - 2);
+    let (steps, before) = if p < MORE_FROM {
+        (STEPS, (p - 6) * STEPS)
+    } else {
+        (MORE_STEPS, (MORE_FROM - 6) * STEPS + (p - MORE_FROM) * MORE_STEPS)
+    };
+    let step = (1usize << p) / steps;
     let s = (b - 1 - (1 << p)) / step;
-    (1 + (p - 6) * 4 + s, (1 << p) + (s + 1) * step)
+    (1 + before + s, (1 << p) + (s + 1) * step)
+}
+
+/// Bytes that an allocation of `bytes` takes.
+pub fn rounded(bytes: usize) -> usize {
+    if bytes == 0 { 0 } else { class_of(bytes).1 }
 }
 
 impl MemoryPool {
@@ -220,8 +234,12 @@ fn class_size(class: usize) -> usize {
     if class == 0 {
         return 64;
     }
-    let (p, s) = ((class - 1) / 4 + 6, (class - 1) % 4);
-    (1usize << p) + (s + 1) * (1usize << (p - 2))
+    let (n, few) = (class - 1, (MORE_FROM - 6) * STEPS);
+    let (p, s, steps) = match n.checked_sub(few) {
+        None => (n / STEPS + 6, n % STEPS, STEPS),
+        Some(n) => (n / MORE_STEPS + MORE_FROM, n % MORE_STEPS, MORE_STEPS),
+    };
+    (1usize << p) + (s + 1) * ((1usize << p) / steps)
 }
 
 fn system_alloc(size: usize) -> Option<NonNull<u8>> {
@@ -335,10 +353,21 @@ mod tests {
     #[test]
     fn classes_are_tight_and_consistent() {
         let mut last = 0;
-        for bytes in (1..100_000).chain([1 << 20, (1 << 20) + 1, (5 << 20) - 3, 1 << 40]) {
+        for bytes in (1..100_000).chain([
+            1 << 20,
+            (1 << 20) + 1,
+            (4 << 20) + 1,
+            (5 << 20) - 3,
+            (8 << 20) - 1,
+            8 << 20,
+            1 << 40,
+            usize::MAX >> 2,
+        ]) {
             let (c, s) = class_of(bytes);
             assert!(s >= bytes && s == class_size(c) && c < CLASSES, "{bytes} {c} {s}");
             assert!(bytes < 64 || s <= bytes + bytes / 4 + 64);
+            assert!(bytes < HUGE_FROM || s <= bytes + bytes / 16 + 1);
+            assert_eq!(rounded(s), s);
             assert!(c >= last || bytes < 100_000);
             last = c;
         }

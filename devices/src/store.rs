@@ -113,6 +113,10 @@ impl DiskStore {
     pub fn shared() -> Option<&'static Arc<DiskStore>> {
         static SHARED: OnceLock<Option<Arc<DiskStore>>> = OnceLock::new();
         let open = || {
+            // A dump shows compilations: programs from the disk would have none.
+            if std::env::var_os("RSX_DUMP_TO").is_some_and(|d| !d.is_empty()) {
+                return None;
+            }
             let directory = directory()?;
             match DiskStore::open(&directory, limit()) {
                 Ok(store) => Some(Arc::new(store)),

@@ -2,13 +2,13 @@
 mod common;
 
 use common::{targets, tolerance, ulps};
-use rsx_compiler::interp::{Tensor, eval};
+use rsx_compiler::interp::{Num, Tensor, eval};
 use rsx_compiler::ir::{DType, Graph, OpKind, ParamKind, decode_f64};
 use rsx_compiler::kernel::bits;
 use rsx_compiler::samples::{Sample, random_graph, samples};
 use rsx_compiler::{CompileOptions, compile, dump};
-use rsx_devices::cpu::CpuDevice;
 use rsx_devices::cpu::target::Target;
+use rsx_devices::cpu::{CpuDevice, pool};
 use rsx_devices::memory::MemoryPool;
 use rsx_devices::{Buffer, Device, DeviceError, execute};
 use std::sync::Arc;
@@ -141,6 +141,86 @@ fn random_graphs() {
         check_with(&random_graph(seed, size), &[target], &options, &mut failures);
     }
     report(failures);
+}
+
+/// A dump has LLVM IR and assembly of every kernel, and its page links them.
+#[test]
+fn dumps_show_machine_code() {
+    let directory = std::env::temp_dir().join(format!("rsx-dump-{}", std::process::id()));
+    let options = CompileOptions { dump_to: Some(directory.clone()), ..CompileOptions::default() };
+    let device = CpuDevice::with(MemoryPool::new(None), Target::host());
+    let program = compile(models::mlp(2, 4, 12), &options).unwrap().program;
+    let program = Arc::new(program);
+    device.compile(program.clone()).unwrap();
+    let files: Vec<String> =
+        std::fs::read_dir(&directory).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap()).collect();
+    let read = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap();
+    let page = files.iter().find(|f| f.ends_with(".html") && *f != "index.html").unwrap();
+    let (page, index) = (read(page), (page.as_str(), read("index.html")));
+    assert!(index.1.contains(&format!("href=\"{}\"", index.0)), "{}", index.1);
+    for (n, spec) in program.kernels.iter().enumerate() {
+        for (ext, text) in [("ll", "define void @"), ("s", ".text")] {
+            let end = format!("kernel{n:02}.{}.{ext}", spec.name);
+            let file = files.iter().find(|f| f.ends_with(&end)).unwrap_or_else(|| panic!("no {end} in {files:?}"));
+            assert!(page.contains(&format!("href=\"{file}\"")), "{file} is not linked");
+            let content = read(file);
+            assert!(content.contains(text), "{file}: {content}");
+        }
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// Arguments for a training step of one of the models; integers are below 100.
+fn step_arguments(graph: &Graph) -> Vec<Tensor> {
+    let mut state = 5u64;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as f64 / (1u64 << 31) as f64
+    };
+    let mut scalars = [1e-2, 0.9, 0.999, 1e-8, 0.01].into_iter();
+    let value = |p: &rsx_compiler::ir::Param| -> Tensor {
+        let numbers = (0..p.ty.numel()).map(|_| match (p.kind, p.ty.dtype) {
+            (ParamKind::Scalar, _) => Num::F(scalars.next().unwrap_or(1.0)),
+            (_, DType::I64) => Num::I((next() * 100.0) as i128),
+            _ => Num::F(next() * 0.2 - 0.05),
+        });
+        Tensor::from_nums(&p.ty, numbers.collect::<Vec<_>>())
+    };
+    graph.params.iter().map(value).collect()
+}
+
+/// Whole training steps, with work memory planned and without: the same bits.
+#[test]
+fn planned_work_memory_changes_nothing() {
+    let graph = models::gpt(models::Gpt { layers: 2, batch: 2, time: 192, width: 192, heads: 3, vocab: 101 });
+    let device = CpuDevice::with(MemoryPool::new(None), Target::host());
+    let args = step_arguments(&graph);
+    let options = |memory| CompileOptions { memory, verify: true, ..CompileOptions::default() };
+    let (without, _) = run(&device, &graph, &args, &options(None)).unwrap();
+    let (with, text) = run(&device, &graph, &args, &options(device.plans())).unwrap();
+    assert!(text.contains("// work slab+"), "{text}");
+    assert!(with == without);
+    let memory = |o: &CompileOptions| *compile(graph.clone(), o).unwrap().memory_analysis();
+    let (with, without) = (memory(&options(device.plans())), memory(&options(None)));
+    assert!(with.work_bytes > 0 && with.temp_bytes >= without.temp_bytes);
+    // Most of it lies where values lay or will lie.
+    assert!(with.temp_bytes <= without.temp_bytes + with.work_bytes, "{with:?} {without:?}");
+}
+
+/// Small thunks side by side and one after the other: the same bits.
+#[test]
+fn waves_change_nothing() {
+    let graph = models::gpt(models::Gpt { layers: 3, batch: 2, time: 32, width: 64, heads: 2, vocab: 101 });
+    let device = CpuDevice::with(MemoryPool::new(None), Target::host());
+    let args = step_arguments(&graph);
+    let threads = pool::num_threads();
+    pool::set_num_threads(1);
+    let (serial, _) = run(&device, &graph, &args, &CompileOptions::default()).unwrap();
+    pool::set_num_threads(threads);
+    for _ in 0..20 {
+        let (parallel, _) = run(&device, &graph, &args, &CompileOptions::default()).unwrap();
+        assert!(parallel == serial);
+    }
 }
 
 /// Whole training steps.

@@ -115,7 +115,8 @@ fn values(graph: &Graph, args: &Args) -> Result<Vec<Tensor>, String> {
 }
 
 fn compiled(graph: &Graph) -> Result<Compiled, String> {
-    compile(graph.clone(), &CompileOptions::from_env()).map_err(|e| e.to_string())
+    let options = CompileOptions { memory: CpuDevice::new().plans(), ..CompileOptions::from_env() };
+    compile(graph.clone(), &options).map_err(|e| e.to_string())
 }
 
 /// A program on the CPU with its arguments in place. Donated parameters are overwritten by every run.

@@ -74,6 +74,7 @@ pub(crate) fn assign(graph: &Graph, bound: Bound, order: Vec<InstId>, live: Live
             .sum(),
         temp_bytes: slab,
         peak_bytes: peak(&live, &temp_slot, &hosts).0,
+        work_bytes: 0,
         hosted_bytes: hosted,
         sum_bytes: temps().map(|(_, s)| s.bytes).sum(),
         constant_bytes: bound.constants.len() as u64,
@@ -87,6 +88,7 @@ pub(crate) fn assign(graph: &Graph, bound: Bound, order: Vec<InstId>, live: Live
         assigned,
         copy_before: live.copy_before,
         reused: live.reused,
+        work: Vec::new(),
         memory,
     }
 }

@@ -36,6 +36,15 @@ pub fn check(program: &Program) -> Result<(), String> {
             all.extend(writes);
         }
         written.extend(all);
+        if let Thunk::Library { inputs, outputs, epilogue, work: Some(work), .. } = thunk {
+            let Some(s) = span(program, work) else { continue };
+            let more = epilogue.iter().flat_map(|call| &call.inputs[1..]);
+            let mut touched = inputs.iter().chain(outputs).chain(more).filter_map(|v| span(program, v));
+            if s.to > program.slab_bytes || touched.any(|o| o.meets(&s)) {
+                return Err(format!("thunk {t}: its work memory {work:?} is not its own"));
+            }
+            forget(&mut written, &s);
+        }
     }
     for (n, r) in program.results.iter().enumerate() {
         let unchanged = r.alias.is_some();
@@ -153,6 +162,15 @@ fn interleaved(a: &View, b: &View) -> bool {
     };
     let first: AHashSet<i64> = elements(a).into_iter().collect();
     elements(b).iter().all(|at| !first.contains(at))
+}
+
+/// Takes `s` out of `written`: work memory holds nothing afterwards.
+fn forget(written: &mut Vec<Span>, s: &Span) {
+    let meeting: Vec<Span> = written.extract_if(.., |w| w.meets(s)).collect();
+    for w in meeting {
+        written.extend((w.from < s.from).then_some(Span { to: s.from, ..w }));
+        written.extend((s.to < w.to).then_some(Span { from: s.to, ..w }));
+    }
 }
 
 /// `s` lies within the union of `written`.

@@ -8,11 +8,13 @@ pub mod check;
 mod live;
 mod schedule;
 mod stored;
+mod work;
 
 use crate::ir::{DType, Dims, Graph, InstId, TensorType, TypeError, Value};
-use crate::program::Place;
+use crate::program::{Place, Program};
 pub(crate) use bind::same_index_params;
 pub(crate) use stored::{stored, stores_in_any_order};
+pub(crate) use work::Work;
 
 /// A storage of a plan, by number.
 pub(crate) type StorageId = usize;
@@ -99,6 +101,8 @@ pub(crate) struct Plan {
     pub(crate) copy_before: Vec<InstId>,
     /// Storages that took the place of a dying operand: (new, old).
     pub(crate) reused: Vec<(StorageId, StorageId)>,
+    /// Work memory of library kernels, in the slab.
+    pub(crate) work: Vec<Work>,
     pub(crate) memory: MemoryAnalysis,
 }
 
@@ -119,16 +123,27 @@ pub struct MemoryAnalysis {
     pub output_bytes: u64,
     /// Results in donated parameters.
     pub alias_bytes: u64,
-    /// The slab: what intermediate values need at the worst moment, as packed.
+    /// The slab: what intermediate values and the work memory of library kernels need at the worst moment, as packed.
     pub temp_bytes: u64,
     /// The most that is live at one time, before packing.
     pub peak_bytes: u64,
+    /// The most work memory that one library kernel has.
+    pub work_bytes: u64,
     /// Intermediate values that lie in the memory of results before those are written.
     pub hosted_bytes: u64,
     /// All intermediate values, as if none shared memory.
     pub sum_bytes: u64,
     /// The constant pool.
     pub constant_bytes: u64,
+}
+
+impl MemoryAnalysis {
+    /// What one run holds: arguments, results of their own, the slab and constants; each as `rounded` by the device.
+    pub fn total(&self, program: &Program, rounded: impl Fn(u64) -> u64) -> u64 {
+        let results = program.results.iter().filter(|r| r.alias.is_none()).map(|r| rounded(r.ty.bytes()));
+        let params = program.params.iter().map(|p| rounded(p.bytes()));
+        results.chain(params).sum::<u64>() + rounded(program.slab_bytes) + rounded(self.constant_bytes)
+    }
 }
 
 /// Plans `graph`, which is what [`crate::fusion::run`] returns.

@@ -50,6 +50,7 @@ pub(super) fn ledger(ledger: &[LedgerEntry], stats: &Stats) -> String {
         ("output bytes", m.output_bytes as f64),
         ("of these in arguments", m.alias_bytes as f64),
         ("slab bytes", m.temp_bytes as f64),
+        ("most work memory of a library kernel", m.work_bytes as f64),
         ("live at the peak", m.peak_bytes as f64),
         ("in the memory of results", m.hosted_bytes as f64),
         ("all intermediate values", m.sum_bytes as f64),

@@ -137,6 +137,12 @@ impl Dump {
     }
 }
 
+/// `program` has a dump that files can be added to.
+pub fn is_open(program: &Program) -> bool {
+    let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    open.iter().any(|(p, _)| p == program)
+}
+
 /// Adds a file to the dump of `program`, if it has one: generated code, say. Called by devices, on any thread; `text` is
 /// not called without a dump.
 pub fn attach(program: &Program, stage: &str, ext: &str, about: &str, text: impl FnOnce() -> String) {

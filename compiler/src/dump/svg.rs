@@ -24,6 +24,7 @@ fn profile(plan: &Plan) -> Vec<u64> {
             }
         }
     }
+    plan.work.iter().for_each(|w| bytes[w.time] += w.bytes);
     bytes
 }
 
@@ -57,6 +58,20 @@ pub(super) fn slab(graph: &Graph, plan: &Plan) -> String {
             a.to
         );
     }
+    for w in &plan.work {
+        let _ = writeln!(
+            out,
+            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.2}\" fill=\"#555\"><title>work memory of thunk {}: {} \
+             bytes at {}</title></rect>",
+            x(w.time as f64),
+            y((w.offset + w.bytes) as f64),
+            x(1.0),
+            w.bytes as f64 / total * HEIGHT,
+            w.time,
+            w.bytes,
+            w.offset
+        );
+    }
     let points: Vec<String> = profile(plan)
         .iter()
         .enumerate()
@@ -65,7 +80,7 @@ pub(super) fn slab(graph: &Graph, plan: &Plan) -> String {
     let _ = writeln!(
         out,
         "<polyline points=\"{}\" fill=\"none\" stroke=\"black\" stroke-width=\"1\"/>\n<text x=\"4\" y=\"-4\">{} bytes; \
-         the line is what is live</text>\n<text x=\"4\" y=\"{}\">thunk 0</text>\n<text x=\"{}\" y=\"{}\" \
+         grey is work memory, the line is what is live</text>\n<text x=\"4\" y=\"{}\">thunk 0</text>\n<text x=\"{}\" y=\"{}\" \
          text-anchor=\"end\">thunk {}</text>\n</svg>",
         points.join(" "),
         plan.memory.temp_bytes,

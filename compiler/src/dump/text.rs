@@ -109,12 +109,13 @@ pub fn program_text(program: &Program) -> String {
     for (t, thunk) in program.thunks.iter().enumerate() {
         let line = match thunk {
             Thunk::Kernel(call) => call_text(program, call),
-            Thunk::Library { op, inputs, outputs, epilogue, .. } => {
+            Thunk::Library { op, inputs, outputs, epilogue, work, .. } => {
                 let then = epilogue.as_ref().map_or(String::new(), |call| {
                     let name = &program.kernels[call.kernel as usize].name;
                     format!(" then {name}({})", views(&call.inputs[1..]))
                 });
-                format!("{op}({}){then} -> {}", views(inputs), views(outputs))
+                let with = work.as_ref().map_or(String::new(), |w| format!(" // work {}", view_text(w)));
+                format!("{op}({}){then} -> {}{with}", views(inputs), views(outputs))
             }
             Thunk::Copy { from, to } => {
                 let why = rules.next().map_or(String::new(), |r| format!(" // {r}"));

@@ -63,8 +63,9 @@ impl BufferUse {
             Thunk::Kernel(c) => call(c),
             Thunk::Group(calls) => calls.iter().for_each(call),
             Thunk::Copy { from, to } => note(std::slice::from_ref(from), std::slice::from_ref(to)),
-            Thunk::Library { inputs, outputs, epilogue, .. } => {
+            Thunk::Library { inputs, outputs, epilogue, work, .. } => {
                 note(inputs, outputs);
+                note(&[], work.as_slice());
                 if let Some(c) = epilogue {
                     // The first input stands for the op's own result.
                     note(&c.inputs[1.min(c.inputs.len())..], &c.outputs);

@@ -1,6 +1,6 @@
 //! From a fused graph and its buffer plan to a program.
 use super::{CopyRule, KernelCall, KernelSpec, Place, Program, ResultSpec, Thunk, View};
-use crate::buffers::{Binding, Plan, ResultPlan};
+use crate::buffers::{Binding, Plan, ResultPlan, Time};
 use crate::ir::{
     Attrs, Builder, DType, Dims, FusionKind, Graph, Inst, InstId, OpKind, ParamKind, TensorType, TypeError, Value,
 };
@@ -15,7 +15,30 @@ const GROUPED_BYTES: u64 = 256 << 10;
 const GROUP_LIMIT: usize = 64;
 
 /// The program of `graph` (as [`crate::fusion::run`] returns it) under `plan`.
-pub(crate) fn emit(graph: &Graph, plan: &Plan) -> Result<Program, TypeError> {
+///
+/// `work` says how much work memory a library thunk wants (0 for none); it is added to the plan.
+pub(crate) fn emit(graph: &Graph, plan: &mut Plan, work: Option<fn(&Thunk) -> u64>) -> Result<Program, TypeError> {
+    let mut program = thunks(graph, plan)?;
+    if let Some(work) = work {
+        let time = program.1;
+        let wants = |(n, t): (usize, &Thunk)| match work(t) {
+            0 => None,
+            bytes => Some((time[n], n, bytes)),
+        };
+        let wanted: Vec<(Time, usize, u64)> = program.0.thunks.iter().enumerate().filter_map(wants).collect();
+        for (n, offset, bytes) in plan.place_work(&wanted) {
+            let ty = TensorType::new(DType::U8, [bytes as i64]);
+            if let Thunk::Library { work, .. } = &mut program.0.thunks[n] {
+                *work = Some(View::dense(Place::Slab { offset }, &ty));
+            }
+        }
+        program.0.slab_bytes = plan.memory.temp_bytes;
+    }
+    Ok(group(program.0))
+}
+
+/// The program without work memory and groups, and the time of every thunk.
+fn thunks(graph: &Graph, plan: &Plan) -> Result<(Program, Vec<Time>), TypeError> {
     let tensors = || graph.params.iter().filter(|p| p.kind == ParamKind::Tensor);
     let mut e = Emitter {
         graph,
@@ -34,8 +57,10 @@ pub(crate) fn emit(graph: &Graph, plan: &Plan) -> Result<Program, TypeError> {
             copy_rules: Vec::new(),
         },
     };
-    for &id in &plan.order {
+    let mut time = Vec::new();
+    for (t, &id) in plan.order.iter().enumerate() {
         e.step(id)?;
+        time.resize(e.program.thunks.len(), t);
     }
     for (n, (&v, result)) in graph.results.iter().zip(&plan.results).enumerate() {
         let ty = graph.ty(v).clone();
@@ -57,8 +82,8 @@ pub(crate) fn emit(graph: &Graph, plan: &Plan) -> Result<Program, TypeError> {
         };
         e.program.results.push(ResultSpec { ty, alias });
     }
-    e.group();
-    Ok(e.program)
+    time.resize(e.program.thunks.len(), plan.order.len());
+    Ok((e.program, time))
 }
 
 struct Emitter<'e> {
@@ -213,57 +238,57 @@ impl Emitter<'_> {
         self.push(library(of.kind, attrs, inputs, outputs, Some(call)), inst.loc);
         Ok(())
     }
+}
 
-    /// Puts neighbouring small kernels that do not touch each other's memory into groups.
-    fn group(&mut self) {
-        let program = &mut self.program;
-        let thunks = std::mem::take(&mut program.thunks);
-        let locs = std::mem::take(&mut program.locs);
-        let mut out: Vec<Thunk> = Vec::with_capacity(thunks.len());
-        let mut out_locs = Vec::with_capacity(locs.len());
-        let mut open: Vec<KernelCall> = Vec::new();
-        let mut open_loc = 0;
-        let mut close = |open: &mut Vec<KernelCall>, loc: u32, out: &mut Vec<Thunk>| {
-            if open.len() > 1 {
-                out.push(Thunk::Group(std::mem::take(open)));
-                out_locs.push(loc);
-            } else if let Some(call) = open.pop() {
-                out.push(Thunk::Kernel(call));
-                out_locs.push(loc);
-            }
-        };
-        let mut kept_locs = Vec::new();
-        for (thunk, loc) in thunks.into_iter().zip(locs) {
-            match thunk {
-                Thunk::Kernel(call) if call_bytes(&call) <= GROUPED_BYTES => {
-                    let apart = open.len() < GROUP_LIMIT && open.iter().all(|o| independent(program, o, &call));
-                    if !apart {
-                        close(&mut open, open_loc, &mut out);
-                    }
-                    if open.is_empty() {
-                        open_loc = loc;
-                    }
-                    open.push(call);
-                }
-                other => {
+/// Puts neighbouring small kernels that do not touch each other's memory into groups.
+fn group(mut program: Program) -> Program {
+    let thunks = std::mem::take(&mut program.thunks);
+    let locs = std::mem::take(&mut program.locs);
+    let mut out: Vec<Thunk> = Vec::with_capacity(thunks.len());
+    let mut out_locs = Vec::with_capacity(locs.len());
+    let mut open: Vec<KernelCall> = Vec::new();
+    let mut open_loc = 0;
+    let mut close = |open: &mut Vec<KernelCall>, loc: u32, out: &mut Vec<Thunk>| {
+        if open.len() > 1 {
+            out.push(Thunk::Group(std::mem::take(open)));
+            out_locs.push(loc);
+        } else if let Some(call) = open.pop() {
+            out.push(Thunk::Kernel(call));
+            out_locs.push(loc);
+        }
+    };
+    let mut kept_locs = Vec::new();
+    for (thunk, loc) in thunks.into_iter().zip(locs) {
+        match thunk {
+            Thunk::Kernel(call) if call_bytes(&call) <= GROUPED_BYTES => {
+                let apart = open.len() < GROUP_LIMIT && open.iter().all(|o| independent(&program, o, &call));
+                if !apart {
                     close(&mut open, open_loc, &mut out);
-                    out.push(other);
-                    kept_locs.push((out.len() - 1, loc));
                 }
+                if open.is_empty() {
+                    open_loc = loc;
+                }
+                open.push(call);
+            }
+            other => {
+                close(&mut open, open_loc, &mut out);
+                out.push(other);
+                kept_locs.push((out.len() - 1, loc));
             }
         }
-        close(&mut open, open_loc, &mut out);
-        // Locations of the thunks that were kept, at their new places.
-        let mut grouped = out_locs.into_iter();
-        let mut kept = kept_locs.into_iter().peekable();
-        program.locs = (0..out.len())
-            .map(|i| match kept.next_if(|k| k.0 == i) {
-                Some((_, loc)) => loc,
-                None => grouped.next().unwrap_or(0),
-            })
-            .collect();
-        program.thunks = out;
     }
+    close(&mut open, open_loc, &mut out);
+    // Locations of the thunks that were kept, at their new places.
+    let mut grouped = out_locs.into_iter();
+    let mut kept = kept_locs.into_iter().peekable();
+    program.locs = (0..out.len())
+        .map(|i| match kept.next_if(|k| k.0 == i) {
+            Some((_, loc)) => loc,
+            None => grouped.next().unwrap_or(0),
+        })
+        .collect();
+    program.thunks = out;
+    program
 }
 
 fn library(op: OpKind, attrs: Attrs, inputs: Vec<View>, outputs: Vec<View>, epilogue: Option<KernelCall>) -> Thunk {
@@ -274,7 +299,7 @@ fn library(op: OpKind, attrs: Attrs, inputs: Vec<View>, outputs: Vec<View>, epil
             _ => None,
         })
         .collect();
-    Thunk::Library { op, attrs, inputs, outputs, scalars, epilogue }
+    Thunk::Library { op, attrs, inputs, outputs, scalars, epilogue, work: None }
 }
 
 /// The type sums are kept in.

@@ -4,6 +4,7 @@ use super::target::Target;
 use crate::memory::MemoryPool;
 use crate::store::DiskStore;
 use crate::{Device, DeviceError, Executable, Identity};
+use rsx_compiler::DeviceMemory;
 use rsx_compiler::program::Program;
 use std::sync::Arc;
 
@@ -55,7 +56,15 @@ impl Device for CpuDevice {
         &self.pool
     }
 
+    fn plans(&self) -> Option<DeviceMemory> {
+        Some(DeviceMemory {
+            work: super::library::work_bytes,
+            rounded: |bytes| crate::memory::rounded(bytes as usize) as u64,
+        })
+    }
+
     fn compile(&self, program: Arc<Program>) -> Result<Arc<dyn Executable>, DeviceError> {
+        super::listing::attach(&program, self.target);
         Ok(Arc::new(CpuExecutable::compile(program, self.target, self.pool.clone(), self.store.as_ref())?))
     }
 }

@@ -1,6 +1,7 @@
 //! Programs on the CPU: thunks in order over one buffer plan.
 //!
-//! Order is the only synchronisation: each thunk uses all cores through the pool and is finished when the next begins.
+//! Order is the only synchronisation: each thunk uses all cores through the pool and is finished when the next begins;
+//! small ones run side by side in waves (`waves.rs`).
 //! The slab comes from the pool at each run: the steady state finds the same block there, and programs that alternate
 //! share it.
 use super::extern_math::Fault;
@@ -9,6 +10,7 @@ use super::kernel::Kernel;
 use super::library::{self, Array};
 use super::pool;
 use super::target::Target;
+use super::waves::{Wave, waves};
 use crate::memory::{Block, MemoryPool};
 use crate::store::DiskStore;
 use crate::{Buffer, CompileStats, DeviceError, Executable, RunCost, ThunkTime, check_arguments};
@@ -27,7 +29,9 @@ pub(super) struct CpuExecutable {
     program: Arc<Program>,
     kernels: Vec<Kernel>,
     steps: Vec<Step>,
-    /// The first step that overwrites a donated parameter: a failure before it can be made good by running the ops in
+    /// The order in which steps run.
+    waves: Vec<Wave>,
+    /// The first wave that overwrites a donated parameter: a failure before it can be made good by running the ops in
     /// another way.
     first_overwrite: usize,
     pool: MemoryPool,
@@ -138,11 +142,11 @@ impl CpuExecutable {
                     cost.bytes_moved += calls.iter().map(|c| kernels[c.kernel as usize].bytes).sum::<u64>();
                     Step::Group(calls.iter().map(|c| Call::new(c, &program)).collect::<Result<_, _>>()?)
                 }
-                Thunk::Library { op, attrs, inputs, outputs, epilogue, .. } => {
+                Thunk::Library { op, attrs, inputs, outputs, epilogue, work, .. } => {
                     cost.library_calls += 1;
                     cost.bytes_moved += inputs.iter().chain(outputs).map(bytes).sum::<u64>();
                     let own = epilogue.as_ref().map(|c| TensorType::new(c.inputs[0].dtype, &c.inputs[0].dims));
-                    let call = library::Call::new(*op, attrs, inputs, outputs, own);
+                    let call = library::Call::new(*op, attrs, inputs, outputs, own, work.as_ref());
                     let epilogue = epilogue.as_ref().map(|c| Call::new(c, &program)).transpose()?;
                     Step::Library(call, epilogue)
                 }
@@ -168,9 +172,10 @@ impl CpuExecutable {
             }
         }
         tracing::debug!(program = %program.name, ?stats, "compiled");
-        let first_overwrite =
-            program.thunks.iter().position(|t| overwrites(t, &program)).unwrap_or(program.thunks.len());
-        Ok(CpuExecutable { program, kernels, steps, first_overwrite, pool, constants, cost, stats })
+        let waves = waves(&program, &kernels, pool::num_threads());
+        let overwriting = |w: &Wave| w.thunks.iter().any(|&n| overwrites(&program.thunks[n], &program));
+        let first_overwrite = waves.iter().position(overwriting).unwrap_or(waves.len());
+        Ok(CpuExecutable { program, kernels, steps, waves, first_overwrite, pool, constants, cost, stats })
     }
 
     fn kernel(&self, call: &Call, b: &Bases, fault: &Fault) -> Result<(), DeviceError> {
@@ -219,37 +224,66 @@ impl CpuExecutable {
         self.program.locs.get(n).copied().unwrap_or(u32::MAX)
     }
 
-    /// Step `n` could not be started.
-    fn not_launched(&self, n: usize, message: String) -> DeviceError {
-        let clean = n <= self.first_overwrite;
+    /// Step `n` could not be started. `clean`: nor has a parameter been overwritten before.
+    fn not_launched(&self, n: usize, clean: bool, message: String) -> DeviceError {
         DeviceError::Launch { kernel: self.name(n), loc: self.loc(n), message, clean }
     }
 
+    /// Runs step `n` of wave `w`. `alone`: nothing else of the wave has begun.
+    fn launch(&self, n: usize, w: usize, alone: bool, b: &Bases) -> Result<(), DeviceError> {
+        if launch_fails() {
+            let clean = w < self.first_overwrite || (w == self.first_overwrite && alone);
+            return Err(self.not_launched(n, clean, "injected fault".into()));
+        }
+        let (fault, step) = (Fault::default(), &self.steps[n]);
+        // Of a group some calls may have run when another could not.
+        let whole = alone && !matches!(step, Step::Group(_));
+        let before = w < self.first_overwrite || (w == self.first_overwrite && whole);
+        self.step(step, b, &fault).map_err(|e| match e {
+            DeviceError::Launch { kernel, message, clean, .. } => {
+                let clean = w < self.first_overwrite || (clean && before);
+                DeviceError::Launch { kernel, loc: self.loc(n), message, clean }
+            }
+            // Work memory of the step: asked for before it writes anything.
+            DeviceError::OutOfMemory(e) if before => self.not_launched(n, true, e.to_string()),
+            other => other,
+        })?;
+        match fault.take() {
+            None => Ok(()),
+            Some((index, size)) => {
+                let (kernel, loc, clean) = (self.name(n), self.loc(n), w < self.first_overwrite);
+                Err(DeviceError::Index { index, size, kernel, loc, clean })
+            }
+        }
+    }
+
+    /// Runs all waves; with `times`, every step alone, measured.
     fn steps(&self, b: &Bases, mut times: Option<&mut Vec<ThunkTime>>) -> Result<(), DeviceError> {
-        let fault = Fault::default();
-        for (n, step) in self.steps.iter().enumerate() {
-            if launch_fails() {
-                return Err(self.not_launched(n, "injected fault".into()));
+        for (w, Wave { thunks, cost_ns }) in self.waves.iter().enumerate() {
+            if let ([n], None) = (&thunks[..], &times) {
+                self.launch(*n, w, true, b)?;
+                continue;
             }
-            let begin = times.is_some().then(Instant::now);
-            // Of a group some calls may have run when another could not.
-            let before = n < self.first_overwrite || (n == self.first_overwrite && !matches!(step, Step::Group(_)));
-            self.step(step, b, &fault).map_err(|e| match e {
-                DeviceError::Launch { kernel, message, clean, .. } => {
-                    let clean = n < self.first_overwrite || (clean && before);
-                    DeviceError::Launch { kernel, loc: self.loc(n), message, clean }
+            if let Some(list) = &mut times {
+                for (i, &n) in thunks.iter().enumerate() {
+                    let begin = Instant::now();
+                    self.launch(n, w, i == 0, b)?;
+                    list[n] = ThunkTime { name: self.name(n), loc: self.loc(n), ns: begin.elapsed().as_nanos() as u64 };
                 }
-                // Work memory of the step: asked for before it writes anything.
-                DeviceError::OutOfMemory(e) if before => self.not_launched(n, e.to_string()),
-                other => other,
-            })?;
-            if let (Some(list), Some(begin)) = (&mut times, begin) {
-                let ns = begin.elapsed().as_nanos() as u64;
-                list.push(ThunkTime { name: self.name(n), loc: self.loc(n), ns });
+                continue;
             }
-            if let Some((index, size)) = fault.take() {
-                let (kernel, loc, clean) = (self.name(n), self.loc(n), n < self.first_overwrite);
-                return Err(DeviceError::Index { index, size, kernel, loc, clean });
+            // The failure of the first in the list, whichever came first.
+            let failed: Mutex<Option<(usize, DeviceError)>> = Mutex::new(None);
+            pool::parallel_for(thunks.len(), *cost_ns, &|i| {
+                if let Err(e) = self.launch(thunks[i], w, false, b) {
+                    let mut first = failed.lock().unwrap_or_else(|e| e.into_inner());
+                    if first.as_ref().is_none_or(|f| thunks[i] < f.0) {
+                        *first = Some((thunks[i], e));
+                    }
+                }
+            });
+            if let Some((_, e)) = failed.into_inner().unwrap_or_else(|e| e.into_inner()) {
+                return Err(e);
             }
         }
         Ok(())
@@ -264,7 +298,7 @@ impl CpuExecutable {
     ) -> Result<(), DeviceError> {
         check_arguments(&self.program, params, scalars, results)?;
         let slab = match self.pool.alloc(self.program.slab_bytes as usize) {
-            Err(e) if !self.steps.is_empty() => return Err(self.not_launched(0, e.to_string())),
+            Err(e) if !self.steps.is_empty() => return Err(self.not_launched(0, true, e.to_string())),
             slab => slab?,
         };
         let b = Bases { params, results, slab: slab.as_ptr(), constants: self.constants.as_ptr(), scalars };
@@ -301,7 +335,8 @@ impl Executable for CpuExecutable {
     }
 
     fn profile(&self, params: &[Buffer], scalars: &[u64], results: &[Buffer]) -> Result<Vec<ThunkTime>, DeviceError> {
-        let mut times = Vec::with_capacity(self.steps.len());
+        let unknown = ThunkTime { name: String::new(), loc: u32::MAX, ns: 0 };
+        let mut times = vec![unknown; self.steps.len()];
         self.run_all(params, scalars, results, Some(&mut times))?;
         Ok(times)
     }
@@ -324,14 +359,9 @@ fn same_memory(program: &Program, a: Place, b: Place) -> bool {
     real(a) == real(b)
 }
 
-/// All kernels of a program, compiled on as many threads as there are cores.
-fn compile_kernels(
-    program: &Program,
-    target: Target,
-    store: Option<&Arc<DiskStore>>,
-) -> Result<Vec<Kernel>, DeviceError> {
-    let specs = &program.kernels;
-    let mut in_place = vec![false; specs.len()];
+/// For every kernel: some call of it writes a result over an input.
+pub(super) fn in_place_kernels(program: &Program) -> Vec<bool> {
+    let mut in_place = vec![false; program.kernels.len()];
     let calls = program.thunks.iter().flat_map(|t| match t {
         Thunk::Kernel(call) => std::slice::from_ref(call),
         Thunk::Group(calls) => calls,
@@ -341,6 +371,17 @@ fn compile_kernels(
         let over = |v: &View| call.inputs.iter().any(|i| same_memory(program, i.place, v.place));
         in_place[call.kernel as usize] |= call.outputs.iter().any(over);
     }
+    in_place
+}
+
+/// All kernels of a program, compiled on as many threads as there are cores.
+fn compile_kernels(
+    program: &Program,
+    target: Target,
+    store: Option<&Arc<DiskStore>>,
+) -> Result<Vec<Kernel>, DeviceError> {
+    let specs = &program.kernels;
+    let in_place = in_place_kernels(program);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(specs.len());
     if threads <= 1 {
         return specs.iter().zip(&in_place).map(|(s, &p)| Kernel::compile(s, target, p, store)).collect();

@@ -3,6 +3,7 @@ use super::codegen::{self, Step};
 use super::extern_math::Fault;
 use super::generic::{self, SizedCode};
 use super::jit::{self, Origin};
+use super::llvm::{self, Output};
 use super::pool;
 use super::target::Target;
 use crate::error::DeviceError;
@@ -147,10 +148,27 @@ fn from_store(bytes: &[u8]) -> Result<Made, String> {
     Ok(Made { loaded, stream: s.stream, bytes: s.bytes, cost_ns: s.cost_ns, origin })
 }
 
+/// Whether the stores of a version pass by the caches.
+fn streams(lowered: &kernel::Kernel, target: Target, version: Version) -> bool {
+    version == Version::First { in_place: false } && codegen::may_stream(lowered, target)
+}
+
+/// LLVM IR after LLVM's passes, and assembly, of a kernel: for dumps. `in_place` as in [`Kernel::compile`].
+pub(super) fn listing(spec: &KernelSpec, target: Target, in_place: bool) -> Result<[String; 2], DeviceError> {
+    let lowered = lowered(spec, target)?;
+    let stream = streams(&lowered, target, Version::First { in_place });
+    let m = codegen::generate(&lowered, target, None, stream).map_err(|e| failed(spec, e.into()))?;
+    let of = |output| {
+        let bytes = llvm::compile(&m.text, target.level, output).map_err(|e| failed(spec, e.to_string()))?;
+        Ok::<_, DeviceError>(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    Ok([of(Output::Ir)?, of(Output::Assembly)?])
+}
+
 /// Also returns the names of the functions.
 fn generate_and_load(spec: &KernelSpec, target: Target, version: Version) -> Result<(Made, Vec<String>), DeviceError> {
     let lowered = lowered(spec, target)?;
-    let stream = version == Version::First { in_place: false } && codegen::may_stream(&lowered, target);
+    let stream = streams(&lowered, target, version);
     let generic::Generated { code, module: m, origin } =
         generic::load(&lowered, target, stream).map_err(|e| failed(spec, e))?;
     let loaded = Loaded { code, steps: m.steps, shared: m.shared };

@@ -2,13 +2,14 @@
 //!
 //! What the library has no kernel for (integer products, products of windows, ...) is left to the interpreter: slow,
 //! but right.
+use super::arena;
 use super::executable::Bases;
 use super::extern_math::Fault;
 use super::kernel::Kernel;
 use super::lib::attention::{self, Attention, Gradients, Heads, LogSumExp};
 use super::lib::conv::{Conv, ConvArray, ConvDim, Rows, conv, conv_then};
 use super::lib::gather::{IndexReport, gather};
-use super::lib::gemm::{BatchDim, Gemm, Operand, Output, Tile, gemm};
+use super::lib::gemm::{self, BatchDim, Gemm, Operand, Output, Tile, gemm};
 use super::lib::reduce_window::{WindowDim, WindowKind, reduce_window};
 use super::lib::scan::{Scan, scan};
 use super::lib::scatter::{ScatterKind, scatter};
@@ -16,10 +17,10 @@ use super::lib::sort::{sort, topk};
 use super::lib::{Elem, LibError, View as LibView, argreduce::argreduce, copy::copy as lib_copy};
 use super::pool;
 use crate::DeviceError;
-use crate::memory::{Block, MemoryPool};
+use crate::memory::MemoryPool;
 use rsx_compiler::interp::{self, Tensor};
 use rsx_compiler::ir::{Attrs, CumKind, DType, OpKind, ReduceKind, ScatterKind as IrScatter, TensorType};
-use rsx_compiler::program::{Place, View};
+use rsx_compiler::program::{Place, Thunk, View};
 use smallvec::SmallVec;
 
 /// Where element 0 of an array is.
@@ -73,20 +74,16 @@ impl Array {
         }
     }
 
-    /// A row-major array of type `ty`, nowhere yet.
-    fn dense(ty: &TensorType) -> Array {
+    /// A row-major array of type `ty` at `ptr`; null: nowhere yet.
+    fn dense_at(ptr: *mut u8, ty: &TensorType) -> Array {
         Array {
-            origin: Origin::Address(0),
+            origin: Origin::Address(ptr.expose_provenance()),
             dtype: ty.dtype,
             dims: ty.dims.iter().map(|&d| d as usize).collect(),
             strides: rsx_compiler::ir::row_major_strides(&ty.dims).iter().map(|&s| s as isize).collect(),
         }
     }
 
-    /// A row-major array of type `ty` in `block`.
-    fn dense_in(block: &Block, ty: &TensorType) -> Array {
-        Array { origin: Origin::Address(block.as_ptr().expose_provenance()), ..Array::dense(ty) }
-    }
 
     fn view(&self, b: &Bases) -> LibView<'_> {
         LibView::new(self.ptr(b), elem(self.dtype), &self.dims, &self.strides)
@@ -143,6 +140,21 @@ pub(super) struct Call {
     outputs: Vec<Array>,
     /// Type of the op's own result where an epilogue consumes it.
     own: Option<TensorType>,
+    /// Work memory that the program planned: place and bytes.
+    work: Option<(Place, usize)>,
+}
+
+/// Work memory below this is not worth a plan.
+const PLANNED: usize = 256 << 10;
+
+/// Bytes of work memory that `thunk` wants in its program's slab, for the threads there are now. An estimate for
+/// convolutions' copies (none), exact or a little more for products and attention.
+pub(super) fn work_bytes(thunk: &Thunk) -> u64 {
+    let Thunk::Library { op, attrs, inputs, outputs, epilogue, .. } = thunk else { return 0 };
+    let own = epilogue.as_ref().map(|c| TensorType::new(c.inputs[0].dtype, &c.inputs[0].dims));
+    let call = Call::new(*op, attrs, inputs, outputs, own, None);
+    let bytes = call.work_bytes();
+    if bytes < PLANNED { 0 } else { bytes as u64 }
 }
 
 /// A generated kernel applied to the blocks of an op's result.
@@ -192,13 +204,58 @@ pub(super) fn copy(from: &Array, to: &Array, b: &Bases) -> Result<(), DeviceErro
 }
 
 impl Call {
-    pub(super) fn new(op: OpKind, attrs: &Attrs, inputs: &[View], outputs: &[View], own: Option<TensorType>) -> Call {
+    pub(super) fn new(
+        op: OpKind,
+        attrs: &Attrs,
+        inputs: &[View],
+        outputs: &[View],
+        own: Option<TensorType>,
+        work: Option<&View>,
+    ) -> Call {
         let arrays = |list: &[View]| list.iter().map(Array::new).collect();
-        Call { op, attrs: attrs.clone(), inputs: arrays(inputs), outputs: arrays(outputs), own }
+        let work = work.map(|v| (v.place, v.dims.iter().product::<i64>() as usize));
+        Call { op, attrs: attrs.clone(), inputs: arrays(inputs), outputs: arrays(outputs), own, work }
+    }
+
+    /// Bytes of work memory that a run takes.
+    fn work_bytes(&self) -> usize {
+        let nothing = |_: &Tile| ();
+        match self.op {
+            OpKind::DotGeneral => {
+                let out = if self.own.is_some() { None } else { self.outputs.first() };
+                let Some(batch) = self.batch_dims(out) else { return 0 };
+                let epilogue: Option<gemm::Epilogue> = if self.own.is_some() { Some(&nothing) } else { None };
+                let product = self.product(&batch, out, epilogue, &|_| std::ptr::null_mut());
+                product.map_or(0, |g| gemm::work_bytes(&g))
+            }
+            OpKind::Attention | OpKind::AttentionBackward => {
+                let gradients = self.op == OpKind::AttentionBackward;
+                let nowhere = |a: &Array| Heads { ptr: std::ptr::null_mut(), elem: elem(a.dtype), strides: [0; 4] };
+                let ranks = self.inputs.len() >= 3 && self.inputs[..3].iter().all(|a| a.dims.len() == 4);
+                let problem = ranks.then(|| self.problem(&nowhere, None, false, 1.0));
+                problem.map_or(0, |p| attention::work_bytes(&p, gradients))
+            }
+            // Its result goes through the epilogue as a whole.
+            _ => self.own.as_ref().map_or(0, |t| t.bytes() as usize),
+        }
     }
 
     /// Runs the op on the program's memory, then or meanwhile its epilogue.
     pub(super) fn run(
+        &self,
+        b: &Bases,
+        epilogue: Option<&Epilogue>,
+        pool: &MemoryPool,
+        fault: &Fault,
+    ) -> Result<(), DeviceError> {
+        match self.work {
+            // SAFETY: the plan gives this memory to nobody else while the thunk runs.
+            Some((place, len)) => unsafe { arena::with(b.at(place, 0), len, || self.run_in(b, epilogue, pool, fault)) },
+            None => self.run_in(b, epilogue, pool, fault),
+        }
+    }
+
+    fn run_in(
         &self,
         b: &Bases,
         epilogue: Option<&Epilogue>,
@@ -216,13 +273,16 @@ impl Call {
         }
         if self.op == OpKind::Convolution && own.dtype == DType::F32 {
             // Rows of outputs are rows of the epilogue's space where the result is row-major.
-            if let Done::Yes = self.convolution(b, &Array::dense(own), Some(e))? {
+            if let Done::Yes = self.convolution(b, &Array::dense_at(std::ptr::null_mut(), own), Some(e))? {
                 return Ok(());
             }
         }
         // The op's own result as a whole, then the epilogue over it.
-        let temporary = pool.alloc(own.bytes() as usize)?;
-        let result = Array::dense_in(&temporary, own);
+        let temporary = match arena::planned(own.bytes() as usize) {
+            Some(piece) => piece,
+            None => arena::Piece::Block(pool.alloc(own.bytes() as usize)?),
+        };
+        let result = Array::dense_at(temporary.as_ptr(), own);
         self.plain(b, &[&result], fault)?;
         let columns = result.dims.last().copied().unwrap_or(1);
         let rows = result.numel() / columns.max(1);
@@ -336,45 +396,58 @@ impl Call {
         LibView { ptr: v.ptr.wrapping_offset(at * whole.dtype.size() as isize), dims: sizes, ..v }
     }
 
-    /// A batched matrix product in the canonical form of `Thunk::Library`.
-    fn dot(&self, b: &Bases, out: Option<&Array>, epilogue: Option<&Epilogue>) -> Result<Done, LibError> {
-        let [x, y] = &self.inputs[..] else { return Ok(Done::No) };
+    /// Batch dimensions of a matrix product with C as `out` has it; none if the library has no such product.
+    fn batch_dims(&self, out: Option<&Array>) -> Option<Vec<BatchDim>> {
+        let [x, y] = &self.inputs[..] else { return None };
         let n_batch = x.dims.len().wrapping_sub(2);
         if !x.dtype.is_float() || y.dims.len() != x.dims.len() || n_batch > 16 {
-            return Ok(Done::No);
+            return None;
         }
-        let (m, k, n) = (x.dims[n_batch], x.dims[n_batch + 1], y.dims[n_batch + 1]);
-        if let Some(o) = out {
-            if o.dims.len() != n_batch + 2 || (o.strides[n_batch + 1] != 1 && n != 1) {
-                return Ok(Done::No);
-            }
+        let n = y.dims[n_batch + 1];
+        if out.is_some_and(|o| o.dims.len() != n_batch + 2 || (o.strides[n_batch + 1] != 1 && n != 1)) {
+            return None;
         }
-        let batch: Vec<BatchDim> = (0..n_batch)
-            .map(|d| BatchDim { size: x.dims[d], a: x.strides[d], b: y.strides[d], c: out.map_or(0, |o| o.strides[d]) })
-            .collect();
-        let operand = |v: &Array| Operand {
-            ptr: v.ptr(b),
-            elem: elem(v.dtype),
-            row: v.strides[n_batch],
-            col: v.strides[n_batch + 1],
-        };
+        let dim =
+            |d| BatchDim { size: x.dims[d], a: x.strides[d], b: y.strides[d], c: out.map_or(0, |o| o.strides[d]) };
+        Some((0..n_batch).map(dim).collect())
+    }
+
+    /// The product in the library's form; `at` gives the addresses of arrays.
+    fn product<'a>(
+        &self,
+        batch: &'a [BatchDim],
+        out: Option<&Array>,
+        epilogue: Option<gemm::Epilogue<'a>>,
+        at: &dyn Fn(&Array) -> *mut u8,
+    ) -> Option<Gemm<'a>> {
+        let [x, y] = &self.inputs[..] else { return None };
+        let r = batch.len();
+        let operand = |v: &Array| Operand { ptr: at(v), elem: elem(v.dtype), row: v.strides[r], col: v.strides[r + 1] };
+        Some(Gemm {
+            m: x.dims[r],
+            n: y.dims[r + 1],
+            k: x.dims[r + 1],
+            batch,
+            a: operand(x),
+            b: operand(y),
+            c: out.map(|o| Output { ptr: at(o), elem: elem(o.dtype), ld: o.strides[r] }),
+            accumulate: false,
+            epilogue,
+        })
+    }
+
+    /// A batched matrix product in the canonical form of `Thunk::Library`.
+    fn dot(&self, b: &Bases, out: Option<&Array>, epilogue: Option<&Epilogue>) -> Result<Done, LibError> {
+        let Some(batch) = self.batch_dims(out) else { return Ok(Done::No) };
+        let m = self.inputs[0].dims[batch.len()];
         let tile = |t: &Tile| {
             if let Some(e) = epilogue {
                 let row = t.batch * m + t.row0;
                 e.apply((row, row + t.rows), (t.col0, t.col0 + t.cols), t.ptr, t.ld as usize);
             }
         };
-        let product = Gemm {
-            m,
-            n,
-            k,
-            batch: &batch,
-            a: operand(x),
-            b: operand(y),
-            c: out.map(|o| Output { ptr: o.ptr(b), elem: elem(o.dtype), ld: o.strides[n_batch] }),
-            accumulate: false,
-            epilogue: if epilogue.is_some() { Some(&tile) } else { None },
-        };
+        let tile: Option<gemm::Epilogue> = if epilogue.is_some() { Some(&tile) } else { None };
+        let Some(product) = self.product(&batch, out, tile, &|a| a.ptr(b)) else { return Ok(Done::No) };
         // SAFETY: the program's views cover live memory; the output overlaps neither itself nor the operands.
         unsafe { gemm(&product)? };
         Ok(Done::Yes)
@@ -438,11 +511,30 @@ impl Call {
         Ok(if done { Done::Yes } else { Done::No })
     }
 
+    /// The attention of inputs 0 to 2, which have four dimensions; `heads` gives their addresses and strides.
+    fn problem(&self, heads: &dyn Fn(&Array) -> Heads, bias: Option<Heads>, causal: bool, scale: f32) -> Attention {
+        let x = &self.inputs;
+        Attention {
+            batch: x[0].dims[0],
+            heads: x[0].dims[1],
+            kv_heads: x[1].dims[1],
+            q_len: x[0].dims[2],
+            kv_len: x[1].dims[2],
+            dim: x[0].dims[3],
+            v_dim: x[2].dims[3],
+            q: heads(&x[0]),
+            k: heads(&x[1]),
+            v: heads(&x[2]),
+            bias,
+            causal,
+            scale,
+        }
+    }
+
     fn attention(&self, b: &Bases, outputs: &[&Array], causal: bool) -> Result<Done, LibError> {
         let backward = self.op == OpKind::AttentionBackward;
         let x = &self.inputs;
         let heads = |a: &Array| a.heads(b);
-        let (Some(q), Some(k), Some(v)) = (heads(&x[0]), heads(&x[1]), heads(&x[2])) else { return Ok(Done::No) };
         // The bias, broadcast to the scores.
         let bias = match x.get(if backward { 7 } else { 4 }) {
             None => None,
@@ -461,21 +553,12 @@ impl Call {
                 Some(Heads { ptr: a.ptr(b), elem: elem(a.dtype), strides })
             }
         };
-        let problem = Attention {
-            batch: x[0].dims[0],
-            heads: x[0].dims[1],
-            kv_heads: x[1].dims[1],
-            q_len: x[0].dims[2],
-            kv_len: x[1].dims[2],
-            dim: x[0].dims[3],
-            v_dim: x[2].dims[3],
-            q,
-            k,
-            v,
-            bias,
-            causal,
-            scale: x[3].float(b) as f32,
-        };
+        if [&x[0], &x[1], &x[2]].iter().any(|a| heads(a).is_none()) {
+            return Ok(Done::No);
+        }
+        let place =
+            |a: &Array| a.heads(b).unwrap_or(Heads { ptr: std::ptr::null_mut(), elem: Elem::F32, strides: [0; 4] });
+        let problem = self.problem(&place, bias, causal, x[3].float(b) as f32);
         let dense = |a: &Array| a.dtype == DType::F32 && a.strides[..] == super::lib::view::dense_strides(&a.dims)[..];
         // SAFETY: as in `dot`; the log-sum-exps are dense f32.
         unsafe {

@@ -129,9 +129,11 @@ impl Drop for Module {
 pub enum Output {
     Object,
     Assembly,
+    /// Text IR after the passes.
+    Ir,
 }
 
-/// Compiles LLVM text IR for `level` to the bytes of an object file (or assembly text).
+/// Compiles LLVM text IR for `level` to the bytes of an object file (or to text).
 ///
 /// `RSX_LLVM_PASSES` replaces the list of passes, to measure what they are worth.
 pub fn compile(ir: &str, level: Level, output: Output) -> Result<Vec<u8>, LlvmError> {
@@ -182,6 +184,12 @@ unsafe fn compile_with(
         let kind = match output {
             Output::Object => LLVMCodeGenFileType::LLVMObjectFile,
             Output::Assembly => LLVMCodeGenFileType::LLVMAssemblyFile,
+            Output::Ir => {
+                let text = LLVMPrintModuleToString(module.0);
+                let bytes = CStr::from_ptr(text).to_bytes().to_vec();
+                LLVMDisposeMessage(text);
+                return Ok(bytes);
+            }
         };
         let mut out = null_mut();
         if LLVMTargetMachineEmitToMemoryBuffer(machine, module.0, kind, &mut error, &mut out) != 0 {

@@ -1,5 +1,6 @@
 //! The CPU device.
 
+mod arena;
 pub mod codegen;
 mod device;
 mod executable;
@@ -11,9 +12,11 @@ pub mod kernel;
 pub mod lib;
 mod library;
 mod link;
+mod listing;
 mod literals;
 pub mod llvm;
 pub mod pool;
 pub mod target;
+mod waves;
 
 pub use device::CpuDevice;

@@ -27,6 +27,12 @@ const JOB: u64 = 1 << 16;
 
 type Body = dyn Fn(usize) + Sync;
 
+thread_local! {
+    /// What the thread's caller lends to the work: all threads of a job have the context of the one that started it. See
+    /// [`super::arena`].
+    pub(super) static CONTEXT: Cell<*const ()> = const { Cell::new(std::ptr::null()) };
+}
+
 struct Worker {
     parked: AtomicBool,
     thread: OnceLock<Thread>,
@@ -34,8 +40,8 @@ struct Worker {
 
 struct Pool {
     state: AtomicU64,
-    /// The open job's closure. Written by the owner while closed and empty, read after entering.
-    body: UnsafeCell<Option<*const Body>>,
+    /// The open job's closure and context. Written by the owner while closed and empty, read after entering.
+    body: UnsafeCell<Option<(*const Body, *const ())>>,
     chunks: AtomicUsize,
     next: AtomicUsize,
     left: AtomicUsize,
@@ -167,7 +173,7 @@ impl Pool {
         let erased: *const Body =
             unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Body>(body) };
         // SAFETY: we own the pool and the last owner waited for all workers to leave.
-        unsafe { *self.body.get() = Some(erased) };
+        unsafe { *self.body.get() = Some((erased, CONTEXT.get())) };
         self.chunks.store(chunks, Ordering::Relaxed);
         self.next.store(0, Ordering::Relaxed);
         self.left.store(0, Ordering::Relaxed);
@@ -267,9 +273,11 @@ impl Pool {
                 continue;
             }
             // SAFETY: we entered an open job, so its owner waits for our `left` before returning.
-            let body = unsafe { (*self.body.get()).map(|b| &*b) };
-            if let Some(body) = body {
+            let job = unsafe { (*self.body.get()).map(|(b, context)| (&*b, context)) };
+            if let Some((body, context)) = job {
+                CONTEXT.set(context);
                 self.chunks_loop(body);
+                CONTEXT.set(std::ptr::null());
             }
             self.left.fetch_add(1, Ordering::Release);
         }

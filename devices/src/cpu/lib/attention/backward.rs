@@ -66,6 +66,27 @@ pub unsafe fn backward(
     })
 }
 
+/// Work memory of one head with `n` queries, floats; `q`: with their gradients.
+pub(super) fn floats(a: &Attention, n: usize, q: bool) -> usize {
+    let kn = f32_kernel();
+    let (bq, nr, mr) = (q_block(kn), kn.nr, kn.mr);
+    let (ldq, ldv) = (a.dim.next_multiple_of(nr), a.v_dim.next_multiple_of(nr));
+    let group = a.group();
+    let rows = packed(bq, a.dim, mr) + packed(bq, a.v_dim, mr);
+    let per_block = rows + packed(a.dim, bq, nr) + packed(a.v_dim, bq, nr);
+    group * n.div_ceil(bq) * per_block
+        + round(group * n)
+        + round(if q { group * n * ldq } else { 0 })
+        + 2 * round(bq * KV_BLOCK)
+        + packed(KV_BLOCK, a.dim, nr)
+        + packed(KV_BLOCK, a.v_dim, nr)
+        + packed(a.dim, KV_BLOCK, nr)
+        + round(KV_BLOCK * ldq)
+        + round(KV_BLOCK * ldv)
+        + KV_BLOCK
+        + 2 * round(a.v_dim)
+}
+
 struct Problem {
     a: Attention,
     out: Heads,
@@ -96,19 +117,7 @@ impl Problem {
         let (q_row, o_row) = (packed(bq, a.dim, mr), packed(bq, a.v_dim, mr));
         let (q_col, o_col) = (packed(a.dim, bq, nr), packed(a.v_dim, bq, nr));
         let per_block = q_row + o_row + q_col + o_col;
-        let mut w = Work::new(
-            group * blocks * per_block
-                + round(group * n)
-                + round(if q { group * n * ldq } else { 0 })
-                + 2 * round(bq * KV_BLOCK)
-                + packed(KV_BLOCK, a.dim, nr)
-                + packed(KV_BLOCK, a.v_dim, nr)
-                + packed(a.dim, KV_BLOCK, nr)
-                + round(KV_BLOCK * ldq)
-                + round(KV_BLOCK * ldv)
-                + KV_BLOCK
-                + 2 * round(a.v_dim),
-        )?;
+        let mut w = Work::new(floats(a, n, q))?;
         let qside = w.take(group * blocks * per_block);
         let delta = w.take(group * n);
         let dq = w.take(if q { group * n * ldq } else { 0 });

@@ -17,8 +17,9 @@ use super::gemm::pack::{Matrix, pack_matrix};
 use super::gemm::{Panels, block};
 use super::simd;
 use super::view::LibError;
+use crate::cpu::arena::{self, Piece};
 use crate::cpu::pool;
-use crate::memory::{Block, MemoryPool, OutOfMemory};
+use crate::memory::OutOfMemory;
 
 pub use backward::{Gradients, backward};
 
@@ -129,14 +130,14 @@ impl Attention {
 
 /// f32 work memory, cut into pieces.
 struct Work {
-    _block: Block,
+    _piece: Piece,
     next: *mut f32,
 }
 
 impl Work {
     fn new(floats: usize) -> Result<Work, OutOfMemory> {
-        let b = MemoryPool::cpu().alloc((floats + 64) * 4)?;
-        Ok(Work { next: b.as_ptr().cast(), _block: b })
+        let piece = arena::take((floats + 64) * 4)?;
+        Ok(Work { next: piece.as_ptr().cast(), _piece: piece })
     }
     /// The next `n` floats (rounded up to whole cache lines).
     fn take(&mut self, n: usize) -> *mut f32 {
@@ -227,10 +228,7 @@ pub unsafe fn forward(a: &Attention, out: &Heads, lse: Option<LogSumExp>) -> Res
     if pairs * a.q_len == 0 {
         return Ok(());
     }
-    let bq = q_block(f32_kernel());
-    // Query rows of a task: K and V are packed once for all of them.
-    let spread = (a.q_len * pairs).div_ceil(4 * pool::num_threads());
-    let rows = spread.clamp(bq, 384).div_ceil(bq) * bq;
+    let rows = task_rows(a);
     let per = a.q_len.div_ceil(rows);
     tasks(pairs * per, a.cost(2), &|t| {
         // The last rows of a causal head see the most keys: start with them.
@@ -239,6 +237,41 @@ pub unsafe fn forward(a: &Attention, out: &Heads, lse: Option<LogSumExp>) -> Res
         // SAFETY: tasks own disjoint rows of the outputs.
         unsafe { forward_rows(a, out, lse, pair / a.heads, pair % a.heads, q0, rows.min(a.q_len - q0)) }
     })
+}
+
+/// Query rows of a task: K and V are packed once for all of them.
+fn task_rows(a: &Attention) -> usize {
+    let bq = q_block(f32_kernel());
+    let spread = (a.q_len * a.batch * a.heads).div_ceil(4 * pool::num_threads());
+    spread.clamp(bq, 384).div_ceil(bq) * bq
+}
+
+/// Work memory of a task of `n` query rows, floats.
+fn forward_floats(a: &Attention, n: usize) -> usize {
+    let kn = f32_kernel();
+    packed(n, a.dim, kn.mr)
+        + round(n * a.v_dim.next_multiple_of(kn.nr))
+        + round(q_block(kn) * KV_BLOCK)
+        + packed(KV_BLOCK, a.dim, kn.nr)
+        + packed(a.v_dim, KV_BLOCK, kn.nr)
+        + 2 * round(n)
+        + KV_BLOCK
+}
+
+/// Work memory of [`forward`] or [`backward`] on all threads, bytes. Only sizes count.
+pub(crate) fn work_bytes(a: &Attention, gradients: bool) -> usize {
+    let heads = a.batch * if gradients { a.kv_heads } else { a.heads };
+    if a.kv_heads == 0 || heads * a.q_len == 0 {
+        return 0;
+    }
+    let rows = task_rows(a);
+    let (floats, tasks) = if gradients {
+        let split = heads < pool::num_threads() && a.kv_len > KV_BLOCK;
+        (backward::floats(a, a.q_len, true), if split { usize::MAX } else { heads })
+    } else {
+        (forward_floats(a, rows.min(a.q_len)), heads * a.q_len.div_ceil(rows))
+    };
+    ((floats + 64) * 4).next_multiple_of(64) * tasks.min(pool::num_threads())
 }
 
 /// Queries `q0..q0+n` of one head.
@@ -255,15 +288,7 @@ unsafe fn forward_rows(
     let bq = q_block(kn);
     let hk = h / a.group();
     let ldo = a.v_dim.next_multiple_of(kn.nr);
-    let mut w = Work::new(
-        packed(n, a.dim, kn.mr)
-            + round(n * ldo)
-            + round(bq * KV_BLOCK)
-            + packed(KV_BLOCK, a.dim, kn.nr)
-            + packed(a.v_dim, KV_BLOCK, kn.nr)
-            + 2 * round(n)
-            + KV_BLOCK,
-    )?;
+    let mut w = Work::new(forward_floats(a, n))?;
     let qp = w.take(packed(n, a.dim, kn.mr));
     let o = w.take(n * ldo);
     let s = w.take(bq * KV_BLOCK);

@@ -18,7 +18,7 @@ use super::finish::Finish;
 use super::kernel::{Kernel, UNROLL};
 use super::pack::{Pack, Unit};
 use super::plan::{Limits, Task, even};
-use super::scratch::{scratch, shared};
+use super::scratch::{room, scratch, shared};
 use super::strip::{Ahead, Strip, strip_rows};
 use crate::cpu::lib::elem::Scalar;
 use crate::cpu::lib::view::{LibError, Ptr};
@@ -77,7 +77,7 @@ pub(crate) unsafe fn run<U: Unit, T: Scalar>(job: &Job<U, T>) -> Result<(), LibE
     let flops = 2.0 * job.m as f64 * job.n as f64 * job.k.max(1) as f64;
     // SAFETY: the caller's contract; batch indices own disjoint parts of C.
     unsafe {
-        if job.batches == 1 || threads == 1 || (job.batches < 2 * threads && flops >= 1e7) {
+        if !side_by_side(job, threads) {
             for batch in 0..job.batches {
                 product(job, batch, threads)?;
             }
@@ -100,80 +100,138 @@ fn cost_ns(flops: f64) -> u64 {
     (flops / 60.0) as u64
 }
 
+/// How one product is divided: depends on sizes and strides only.
+struct Blocks<U> {
+    /// Units of k, and of a block of them.
+    units: usize,
+    kc: usize,
+    /// Units of k and columns that are packed at a time.
+    chunk: usize,
+    nc: usize,
+    flat: bool,
+    a: Source<U>,
+    b: Source<U>,
+    limits: Limits,
+    /// Bytes of the operands packed for all tasks.
+    shared: [usize; 2],
+}
+
+impl<U: Unit> Blocks<U> {
+    fn new<T: Scalar>(job: &Job<U, T>, batch: usize, threads: usize) -> Blocks<U> {
+        let kn = job.kernel;
+        let (mr, nr, unit) = (kn.mr, kn.nr, size_of::<U>());
+        let (m, n) = (job.m, job.n);
+        let mc = kn.mc;
+        let units = job.k.div_ceil(U::K);
+        // Blocks of k, and so the order of the sums, depend on nothing but k.
+        let kc = units.div_ceil(units.div_ceil(kn.kc).max(1)).max(1);
+        let direct = job.finish.direct::<T>(batch);
+        let in_place = job.a.direct(batch).filter(|&(_, lane, k)| a_in_place(kn, m, n, units, unit, lane, k));
+        // A that needs no packing may be longer, as long as a block of it stays in the L2 cache: no waiting for B's packing.
+        let flat = m <= mc || (in_place.is_some() && m * kc * unit <= FLAT_BYTES);
+        let a = match in_place {
+            Some((p, lane, k)) => Source::Place { p, lane, k },
+            // With rows for everybody, tasks have rows of their own, packed into their own caches; else they divide the
+            // columns too.
+            None if threads > 1 && (flat || m < 16 * mr * threads) => Source::Shared(std::ptr::null_mut()),
+            None => Source::Own,
+        };
+        let b = match job.b.direct(batch) {
+            Some((p, lane, k)) if lane == 1 && (m <= 3 * mr || units * n * unit <= 32 << 10) => {
+                Source::Place { p, lane, k }
+            }
+            _ if flat => Source::Own,
+            _ => Source::Shared(std::ptr::null_mut()),
+        };
+        // Units of k packed at a time. Sums in scratch stay there until they are complete.
+        let bound = if let Source::Shared(_) = a { (SHARED_BYTES / (m * unit)).max(2 * kc) } else { K_OUTER };
+        let chunk = if direct.is_some() { (bound.min(K_OUTER) / kc).max(1) * kc } else { units.max(1) };
+        let nc = if flat {
+            n
+        } else {
+            let max = (SHARED_BYTES / (chunk * unit)).max(nr);
+            let max = if direct.is_none() && units > kn.kc { max.min(SCRATCH_COLS) } else { max };
+            even(n, max / nr * nr, nr)
+        };
+        let limits = Limits {
+            threads,
+            flops: 2.0 * job.k.max(1) as f64,
+            mr,
+            nr,
+            max_rows: mc,
+            max_cols: if flat { 8 * GROUP } else { nc },
+            min_cols: if let Source::Own = a { 16 * nr } else { 4 * nr },
+        };
+        // No more units than there are: a chunk may be longer than k.
+        let packed = chunk.min(units.next_multiple_of(kc));
+        let (lanes_a, lanes_b) = (m.next_multiple_of(mr), nc.next_multiple_of(nr));
+        let room = |s: &Source<U>, lanes| if matches!(s, Source::Shared(_)) { lanes * packed * unit } else { 0 };
+        let shared = [room(&a, lanes_a), room(&b, lanes_b)];
+        Blocks { units, kc, chunk, nc, flat, a, b, limits, shared }
+    }
+
+    /// The work on columns from `jc` and units from `u0` on, with shared operands at `pa` and `pb`.
+    fn pass<'a, T: Scalar>(
+        &self,
+        job: &'a Job<'a, U, T>,
+        batch: usize,
+        (jc, u0): (usize, usize),
+        [pa, pb]: [*mut u8; 2],
+    ) -> Pass<'a, U, T> {
+        let place = |s: Source<U>, p: *mut u8| if let Source::Shared(_) = s { Source::Shared(p.cast()) } else { s };
+        let cu = self.chunk.min(self.units - u0.min(self.units));
+        Pass {
+            job,
+            batch,
+            jc,
+            nc: self.nc.min(job.n - jc),
+            u0,
+            cu,
+            kc: self.kc,
+            blocks: cu.div_ceil(self.kc).max(1),
+            a: place(self.a, pa),
+            b: place(self.b, pb),
+            direct: job.finish.direct::<T>(batch).map(|(p, ld)| (Ptr(p.cast()), ld)),
+            acc: u0 > 0 || job.finish.accumulate,
+            last: u0 + cu >= self.units,
+        }
+    }
+
+    fn list(&self, m: usize, columns: usize) -> Vec<Task> {
+        if self.flat { self.limits.by_cols(m, columns) } else { self.limits.by_rows(m, columns) }
+    }
+}
+
+/// Several products at a time, each on one thread; else one after the other, each on all.
+fn side_by_side<U, T>(job: &Job<U, T>, threads: usize) -> bool {
+    let flops = 2.0 * job.m as f64 * job.n as f64 * job.k.max(1) as f64;
+    !(job.batches == 1 || threads == 1 || (job.batches < 2 * threads && flops >= 1e7))
+}
+
+/// Bytes of work memory that [`run`] takes at most, all threads together. Only sizes and strides count.
+pub(crate) fn work_bytes<U: Unit, T: Scalar>(job: &Job<U, T>) -> usize {
+    let threads = pool::num_threads();
+    let (each, at_once) = if side_by_side(job, threads) { (1, threads.min(job.batches)) } else { (threads, 1) };
+    let blocks = Blocks::new(job, 0, each);
+    // The first pass is as large as any.
+    let pass = blocks.pass(job, 0, (0, 0), [std::ptr::null_mut(); 2]);
+    let own = blocks.list(job.m, pass.nc).iter().map(|t| room(&pass.work(&t.rows, &t.cols))).max().unwrap_or(0);
+    let piece = |bytes: usize| bytes.next_multiple_of(64);
+    (piece(room(&blocks.shared)) + piece(own) * each) * at_once
+}
+
 /// One product of the batch.
 unsafe fn product<U: Unit, T: Scalar>(job: &Job<U, T>, batch: usize, threads: usize) -> Result<(), OutOfMemory> {
-    let kn = job.kernel;
-    let (mr, nr, unit) = (kn.mr, kn.nr, size_of::<U>());
-    let (m, n) = (job.m, job.n);
-    let mc = kn.mc;
-    let units = job.k.div_ceil(U::K);
-    // Blocks of k, and so the order of the sums, depend on nothing but k.
-    let kc = units.div_ceil(units.div_ceil(kn.kc).max(1)).max(1);
-    let direct = job.finish.direct::<T>(batch);
-    let in_place = job.a.direct(batch).filter(|&(_, lane, k)| a_in_place(kn, m, n, units, unit, lane, k));
-    // A that needs no packing may be longer, as long as a block of it stays in the L2 cache: no waiting for B's packing.
-    let flat = m <= mc || (in_place.is_some() && m * kc * unit <= FLAT_BYTES);
-    let a = match in_place {
-        Some((p, lane, k)) => Source::Place { p, lane, k },
-        // With rows for everybody, tasks have rows of their own, packed into their own caches; else they divide the
-        // columns too.
-        None if threads > 1 && (flat || m < 16 * mr * threads) => Source::Shared(std::ptr::null_mut()),
-        None => Source::Own,
-    };
-    let b = match job.b.direct(batch) {
-        Some((p, lane, k)) if lane == 1 && (m <= 3 * mr || units * n * unit <= 32 << 10) => {
-            Source::Place { p, lane, k }
-        }
-        _ if flat => Source::Own,
-        _ => Source::Shared(std::ptr::null_mut()),
-    };
-    // Units of k packed at a time. Sums in scratch stay there until they are complete.
-    let bound = if let Source::Shared(_) = a { (SHARED_BYTES / (m * unit)).max(2 * kc) } else { K_OUTER };
-    let chunk = if direct.is_some() { (bound.min(K_OUTER) / kc).max(1) * kc } else { units.max(1) };
-    let nc = if flat {
-        n
-    } else {
-        let max = (SHARED_BYTES / (chunk * unit)).max(nr);
-        let max = if direct.is_none() && units > kn.kc { max.min(SCRATCH_COLS) } else { max };
-        even(n, max / nr * nr, nr)
-    };
-    let limits = Limits {
-        threads,
-        flops: 2.0 * job.k.max(1) as f64,
-        mr,
-        nr,
-        max_rows: mc,
-        max_cols: if flat { 8 * GROUP } else { nc },
-        min_cols: if let Source::Own = a { 16 * nr } else { 4 * nr },
-    };
-    let (lanes_a, lanes_b) = (m.next_multiple_of(mr), nc.next_multiple_of(nr));
-    let room = |s: &Source<U>, lanes| if matches!(s, Source::Shared(_)) { lanes * chunk * unit } else { 0 };
-    shared([room(&a, lanes_a), room(&b, lanes_b)], |[pa, pb]| {
-        let place = |s: Source<U>, p: *mut u8| if let Source::Shared(_) = s { Source::Shared(p.cast()) } else { s };
-        for jc in (0..n).step_by(nc) {
-            for u0 in (0..units.max(1)).step_by(chunk) {
-                let cu = chunk.min(units - u0.min(units));
-                let blocks = cu.div_ceil(kc).max(1);
-                let pass = Pass {
-                    job,
-                    batch,
-                    jc,
-                    nc: nc.min(n - jc),
-                    u0,
-                    cu,
-                    kc,
-                    blocks,
-                    a: place(a, pa),
-                    b: place(b, pb),
-                    direct: direct.map(|(p, ld)| (Ptr(p.cast()), ld)),
-                    acc: u0 > 0 || job.finish.accumulate,
-                    last: u0 + cu >= units,
-                };
+    let blocks = Blocks::new(job, batch, threads);
+    shared(blocks.shared, |packed| {
+        for jc in (0..job.n).step_by(blocks.nc) {
+            for u0 in (0..blocks.units.max(1)).step_by(blocks.chunk) {
+                let pass = blocks.pass(job, batch, (jc, u0), packed);
                 // SAFETY: the buffers hold the pass's panels; the rest is the caller's contract.
                 unsafe {
                     // A is packed for all columns once, B for each pass.
-                    pass.pack_shared(threads, jc == 0 || units > chunk);
-                    pass.tasks(&if flat { limits.by_cols(m, pass.nc) } else { limits.by_rows(m, pass.nc) })?;
+                    pass.pack_shared(threads, jc == 0 || blocks.units > blocks.chunk);
+                    pass.tasks(&blocks.list(job.m, pass.nc))?;
                 }
             }
         }
@@ -273,30 +331,46 @@ impl<U: Unit, T: Scalar> Pass<'_, U, T> {
         }
     }
 
+    /// Columns of a group of strips.
+    fn group(&self) -> usize {
+        let nr = self.job.kernel.nr;
+        // A flat product fetches the next group while it computes this one: a line of every row takes one tile.
+        let own = if self.kc >= 256 { self.kc / UNROLL } else { GROUP };
+        let group = if let Source::Own = self.b { own.min(GROUP) } else { GROUP };
+        (group / nr).max(1) * nr
+    }
+
+    /// Row stride of sums in scratch: those that need several blocks of k are kept for all columns, else for one group.
+    fn ld(&self, cols: &Range<usize>) -> usize {
+        if self.blocks > 1 { cols.len().next_multiple_of(self.job.kernel.nr) } else { self.group() }
+    }
+
+    /// Bytes of a task's own work memory: of A, of B, of sums.
+    fn work(&self, rows: &Range<usize>, cols: &Range<usize>) -> [usize; 3] {
+        let (kn, unit) = (self.job.kernel, size_of::<U>());
+        let ragged = cols.len() % kn.lanes != 0;
+        [
+            if let Source::Own = self.a { rows.len().next_multiple_of(kn.mr) * self.kc * unit } else { 0 },
+            match self.b {
+                Source::Own => self.group() * self.kc * unit,
+                Source::Place { .. } if ragged => kn.nr * self.kc * unit,
+                _ => 0,
+            },
+            if self.direct.is_none() { rows.len() * self.ld(cols) * size_of::<T>() } else { 0 },
+        ]
+    }
+
     /// One rectangle of C.
     unsafe fn task(&self, rows: Range<usize>, cols: Range<usize>) -> Result<(), OutOfMemory> {
         let job = self.job;
         let kn = job.kernel;
         let (mr, nr, unit) = (kn.mr, kn.nr, size_of::<U>());
         let m = rows.len();
-        // A flat product fetches the next group while it computes this one: a line of every row takes one tile.
-        let own = if self.kc >= 256 { self.kc / UNROLL } else { GROUP };
-        let group = if let Source::Own = self.b { own.min(GROUP) } else { GROUP };
-        let group = (group / nr).max(1) * nr;
+        let group = self.group();
         let panels = m.div_ceil(mr);
         let in_scratch = self.direct.is_none();
-        // Sums that need several blocks of k are kept for all columns, else for one group.
-        let ld = if self.blocks > 1 { cols.len().next_multiple_of(nr) } else { group };
-        let ragged = cols.len() % kn.lanes != 0;
-        let bytes = [
-            if let Source::Own = self.a { m.next_multiple_of(mr) * self.kc * unit } else { 0 },
-            match self.b {
-                Source::Own => group * self.kc * unit,
-                Source::Place { .. } if ragged => nr * self.kc * unit,
-                _ => 0,
-            },
-            if in_scratch { m * ld * size_of::<T>() } else { 0 },
-        ];
+        let ld = self.ld(&cols);
+        let bytes = self.work(&rows, &cols);
         scratch(bytes, |[pa, pb, ps]| {
             let (pa, pb, ps) = (pa.cast::<U>(), pb.cast::<U>(), ps.cast::<T>());
             for blk in 0..self.blocks {

@@ -119,22 +119,7 @@ pub unsafe fn gemm(g: &Gemm) -> Result<(), LibError> {
         if !wide && small::try_small(g, batches, &finish)? {
             return Ok(());
         }
-        let a = Strided {
-            ptr: Ptr(g.a.ptr.cast_mut()),
-            elem: g.a.elem,
-            lane: g.a.row,
-            k: g.a.col,
-            batch: g.batch,
-            which: 0,
-        };
-        let b = Strided {
-            ptr: Ptr(g.b.ptr.cast_mut()),
-            elem: g.b.elem,
-            lane: g.b.col,
-            k: g.b.row,
-            batch: g.batch,
-            which: 1,
-        };
+        let (a, b) = sources(g);
         if wide {
             return run(&Job::<f64, f64> {
                 kernel: kernel::f64_kernel(),
@@ -163,6 +148,43 @@ pub unsafe fn gemm(g: &Gemm) -> Result<(), LibError> {
             }),
         }
     }
+}
+
+/// Bytes of work memory that [`gemm`] takes at most, all threads together. Addresses do not count.
+pub(crate) fn work_bytes(g: &Gemm) -> usize {
+    let batches: usize = g.batch.iter().map(|d| d.size).product();
+    if g.m == 0 || g.n == 0 || batches == 0 {
+        return 0;
+    }
+    let (a, b) = sources(g);
+    let (m, n, k) = (g.m, g.n, g.k);
+    let finish = Finish { out: g.c, batch: g.batch, accumulate: g.accumulate, epilogue: g.epilogue };
+    if g.a.elem == Elem::F64 || g.b.elem == Elem::F64 {
+        let kernel = kernel::f64_kernel();
+        return driver::work_bytes(&Job::<f64, f64> { kernel, m, n, k, batches, a: &a, b: &b, finish });
+    }
+    match kernel::bf16_kernel() {
+        Some(kernel) if g.a.elem == Elem::BF16 && g.b.elem == Elem::BF16 => {
+            driver::work_bytes(&Job::<Pair, f32> { kernel, m, n, k, batches, a: &a, b: &b, finish })
+        }
+        _ => {
+            let kernel = kernel::f32_kernel();
+            driver::work_bytes(&Job::<f32, f32> { kernel, m, n, k, batches, a: &a, b: &b, finish })
+        }
+    }
+}
+
+/// The operands as packing sources.
+fn sources<'a>(g: &'a Gemm) -> (Strided<'a>, Strided<'a>) {
+    let source = |o: &Operand, lane, k, which| Strided {
+        ptr: Ptr(o.ptr.cast_mut()),
+        elem: o.elem,
+        lane,
+        k,
+        batch: g.batch,
+        which,
+    };
+    (source(&g.a, g.a.row, g.a.col, 0), source(&g.b, g.b.col, g.b.row, 1))
 }
 
 /// Element offsets of operand `which` (0 = A, 1 = B, 2 = C) for flat batch index `b`.

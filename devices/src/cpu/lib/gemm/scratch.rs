@@ -1,7 +1,8 @@
-//! Work memory that threads keep between calls.
+//! Work memory: the call's own where a program planned some, else blocks that threads keep between calls.
 
 use std::cell::Cell;
 
+use crate::cpu::arena;
 use crate::memory::{Block, MemoryPool, OutOfMemory};
 
 thread_local! {
@@ -12,6 +13,13 @@ thread_local! {
 /// Pieces begin at odd multiples of this: equal positions of two pieces then lie in different cache
 /// sets and pages' halves.
 const STAGGER: usize = 2176;
+/// Larger blocks go back to the pool, where everybody finds them.
+const KEPT: usize = 256 << 10;
+
+/// Bytes that pieces of these sizes take.
+pub(super) fn room(bytes: &[usize]) -> usize {
+    bytes.iter().filter(|&&b| b > 0).map(|b| b.next_multiple_of(64) + STAGGER).sum()
+}
 
 /// Lends pieces of the block in `slot`, which is grown to hold them.
 ///
@@ -32,6 +40,11 @@ fn lend<const N: usize, R>(
     if total == 0 {
         return Ok(f([std::ptr::null_mut(); N]));
     }
+    if total > KEPT
+        && let Some(piece) = arena::planned(total)
+    {
+        return Ok(f(at.map(|a| piece.as_ptr().wrapping_add(a))));
+    }
     let mut block = slot.take();
     if block.as_ref().map_or(0, |b| b.capacity()) < total {
         block = None;
@@ -41,7 +54,9 @@ fn lend<const N: usize, R>(
         None => MemoryPool::cpu().alloc(total)?,
     };
     let r = f(at.map(|a| block.as_ptr().wrapping_add(a)));
-    slot.set(Some(block));
+    if block.capacity() <= KEPT {
+        slot.set(Some(block));
+    }
     Ok(r)
 }
 
