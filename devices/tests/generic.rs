@@ -6,9 +6,13 @@ mod common;
 
 use rsx_compiler::interp::eval;
 use rsx_compiler::ir::*;
+use rsx_compiler::program::KernelSpec;
 use rsx_devices::cpu::generic;
 use rsx_devices::cpu::jit::Origin;
+use rsx_devices::cpu::kernel::Kernel;
 use rsx_devices::cpu::target::{Level, Target};
+use rsx_devices::store::DiskStore;
+use std::sync::Arc;
 
 fn param(b: &mut Builder, dtype: DType, dims: &[i64]) -> Value {
     b.parameter(TensorType::new(dtype, dims), ParamKind::Tensor)
@@ -189,8 +193,34 @@ fn run(name: &str, kind: FusionKind, body: Body, sizes: &[i64], target: Target) 
     (all, count)
 }
 
+/// Where the code of `body` for size `n` came from, in a process that knows what is in `store` only.
+fn in_a_new_process(body: Body, n: i64, store: &Arc<DiskStore>) -> Origin {
+    generic::forget();
+    let s = common::sample("stored", |b| body(b, n));
+    let spec = KernelSpec { name: s.name, kind: FusionKind::Row, body: Arc::new(s.graph) };
+    Kernel::compile(&spec, Target::host(), false, Some(store)).expect("it compiles").origin
+}
+
+fn templates_are_stored() {
+    let directory = std::env::temp_dir().join(format!("rsx-sizes-{}", std::process::id()));
+    let store = Arc::new(DiskStore::open(&directory, 1 << 20).expect("a store"));
+    let body: Body = |b, n| softmax(b, n + 100);
+    assert_eq!(in_a_new_process(body, 3, &store), Origin::Compiled);
+    // Another size in the same process makes code for all.
+    let s = common::sample("stored", |b| body(b, 5));
+    let spec = KernelSpec { name: s.name, kind: FusionKind::Row, body: Arc::new(s.graph) };
+    let second = Kernel::compile(&spec, Target::host(), false, Some(&store)).expect("it compiles");
+    assert_eq!((second.origin, second.is_sized()), (Origin::Compiled, true));
+    // The first size is found as it is, a new one through the template.
+    assert_ne!(in_a_new_process(body, 3, &store), Origin::Compiled);
+    assert_eq!(in_a_new_process(body, 7, &store), Origin::Store);
+    assert_eq!(store.stats().damaged, 0);
+    std::fs::remove_dir_all(directory).expect("it goes");
+}
+
 #[test]
 fn one_code_for_many_sizes() {
+    templates_are_stored();
     use FusionKind::{Column, Loop, Row};
     // In an order in which neighbours have little in common.
     let shuffled = |from: i64, to: i64, step: usize| -> Vec<i64> {

@@ -10,12 +10,15 @@
 //! the lifted literals, and a literal and an operand of the same value mean the same in LLVM IR. A wrong guess about what
 //! will vary costs code of its own, or a wider template, never a wrong result. Both forms compute the same bits.
 //!
+//! Templates are kept on disk, too: a later process has code for sizes that none has seen.
+//!
 //! What is left of a size in the structure: whether it is 0 or 1, how far a loop is unrolled (short ones less), whether
 //! a reduction is cut in two steps (long ones are), whether indices fit 32 bits. Each such class has its own code.
 use super::codegen::{self, Module};
 use super::jit::{self, Code, Origin};
 use super::literals::{Operands, Text};
 use super::target::Target;
+use crate::store::{DiskStore, EntryKind};
 use rsx_compiler::ir::Dims;
 use rsx_compiler::kernel::{Assumed, Kernel, Shape};
 use std::borrow::Cow;
@@ -72,6 +75,8 @@ struct Template {
     finest: Vec<i64>,
     skeleton: u128,
     operands: Operands,
+    /// Names of the functions.
+    symbols: Vec<String>,
     code: Arc<Code>,
 }
 
@@ -120,6 +125,65 @@ pub fn forget() {
     families().clear();
 }
 
+/// [`Template`] on disk.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Stored<'a, O> {
+    numbers: Vec<i64>,
+    multiples: Vec<i64>,
+    finest: Vec<i64>,
+    skeleton: u128,
+    operands: O,
+    symbols: Vec<String>,
+    object_key: u128,
+    object: &'a [u8],
+}
+
+fn store_key(family: u128) -> u128 {
+    xxhash_rust::xxh3::xxh3_128(format!("many sizes {} {family:032x}", jit::VERSION).as_bytes())
+}
+
+/// The family's templates on disk, for kernels of so many numbers.
+fn read(store: &DiskStore, family: u128, numbers: usize) -> Vec<Arc<Template>> {
+    let key = store_key(family);
+    let Some(bytes) = store.get(EntryKind::Kernel, key) else { return Vec::new() };
+    let parse = || -> Result<Vec<Arc<Template>>, String> {
+        let list: Vec<Stored<Operands>> = postcard::from_bytes(&bytes).map_err(|e| e.to_string())?;
+        let load = |s: Stored<Operands>| {
+            if [&s.numbers, &s.multiples, &s.finest].iter().any(|l| l.len() != numbers) {
+                return Err("it is of another kernel".to_owned());
+            }
+            let object = jit::Object { key: s.object_key, bytes: s.object.into() };
+            let (code, _) = jit::load_object(object, &s.symbols, Origin::Store).map_err(|e| e.to_string())?;
+            let Stored { numbers, multiples, finest, skeleton, operands, symbols, .. } = s;
+            Ok(Arc::new(Template { numbers, multiples, finest, skeleton, operands, symbols, code }))
+        };
+        list.into_iter().map(load).collect()
+    };
+    parse().unwrap_or_else(|why| {
+        store.reject(EntryKind::Kernel, key, &why);
+        Vec::new()
+    })
+}
+
+fn write(store: &DiskStore, family: u128, label: &str, templates: &[Arc<Template>]) {
+    let mut list = Vec::new();
+    for t in templates {
+        list.push(Stored {
+            numbers: t.numbers.clone(),
+            multiples: t.multiples.clone(),
+            finest: t.finest.clone(),
+            skeleton: t.skeleton,
+            operands: &t.operands,
+            symbols: t.symbols.clone(),
+            object_key: t.code.object.key,
+            object: &t.code.object.bytes,
+        });
+    }
+    if let Ok(bytes) = postcard::to_allocvec(&list) {
+        store.put(EntryKind::Kernel, store_key(family), &format!("{label} of any size"), &bytes);
+    }
+}
+
 /// A kernel's code and how to run it; the module's text is left out.
 #[derive(Debug)]
 pub struct Generated {
@@ -142,12 +206,27 @@ fn sized(k: &Kernel, multiples: &[i64], t: Target, stream: bool) -> Result<(Text
     Ok((text, module))
 }
 
-/// Generates the code of a kernel, or finds code that serves it.
-pub fn load(kernel: &Kernel, target: Target, stream: bool) -> Result<Generated, String> {
+/// Generates the code of a kernel, or finds code that serves it. `name` is for listings of the store.
+pub fn load(
+    name: &str,
+    kernel: &Kernel,
+    target: Target,
+    stream: bool,
+    store: Option<&DiskStore>,
+) -> Result<Generated, String> {
     let shape = kernel.shape();
     let head = format!("{target:?} {stream}\n");
     let key = xxhash_rust::xxh3::xxh3_128(&[head.as_bytes(), &shape.structure].concat());
-    let family = families().get(&key).cloned().unwrap_or_default();
+    let known = families().get(&key).cloned();
+    let origin = if known.is_some() { Origin::Memory } else { Origin::Store };
+    let family = known.unwrap_or_else(|| {
+        let templates = store.map_or_else(Vec::new, |s| read(s, key, shape.numbers.len()));
+        let family = Family { members: Vec::new(), templates };
+        if !family.templates.is_empty() {
+            families().entry(key).or_insert_with(|| family.clone());
+        }
+        family
+    });
     for m in family.members.iter().filter(|m| m.shape.numbers == shape.numbers) {
         if let Some((code, module)) = &m.exact
             && m.dims().eq(kernel.args.iter().map(|a| &a.dims))
@@ -161,7 +240,7 @@ pub fn load(kernel: &Kernel, target: Target, stream: bool) -> Result<Generated, 
         let sizes = if text.skeleton(target.level) == t.skeleton { t.operands.block(&text) } else { None };
         if let Some(sizes) = sizes {
             let code = SizedCode::new(t.code.clone(), sizes);
-            return Ok(Generated { code, module, origin: Origin::Memory });
+            return Ok(Generated { code, module, origin });
         }
     }
     let member = |exact| Arc::new(Member { kernel: kernel.clone(), shape: shape.clone(), exact });
@@ -175,10 +254,14 @@ pub fn load(kernel: &Kernel, target: Target, stream: bool) -> Result<Generated, 
         if let Some(t) = template {
             push(&mut family.templates, t);
         }
+        family.templates.clone()
     };
     if let Some((template, module, sizes, origin)) = teach(&family, kernel, &shape, target, stream)? {
         let code = SizedCode::new(template.code.clone(), sizes);
-        remember(member(None), Some(Arc::new(template)));
+        let templates = remember(member(None), Some(Arc::new(template)));
+        if let Some(store) = store {
+            write(store, key, name, &templates);
+        }
         return Ok(Generated { code, module, origin });
     }
     let mut module = codegen::generate(kernel, target, None, stream)?;
@@ -234,5 +317,6 @@ fn teach(
     let text = operands.template(&texts[0], kernel.args.len());
     let (code, origin) = jit::load(&text, &module.symbols, target.level).map_err(|e| e.to_string())?;
     let numbers = shape.numbers.clone();
-    Ok(Some((Template { numbers, multiples, finest, skeleton, operands, code }, module, sizes, origin)))
+    let symbols = module.symbols.clone();
+    Ok(Some((Template { numbers, multiples, finest, skeleton, operands, symbols, code }, module, sizes, origin)))
 }

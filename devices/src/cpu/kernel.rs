@@ -108,7 +108,7 @@ fn make(
     version: Version,
     store: Option<&Arc<DiskStore>>,
 ) -> Result<Made, DeviceError> {
-    let Some(store) = store else { return generate_and_load(spec, target, version).map(|(made, _)| made) };
+    let Some(store) = store else { return generate_and_load(spec, target, version, None).map(|(made, _)| made) };
     let key = store_key(spec, target, version);
     if let Some(bytes) = store.get(EntryKind::Kernel, key) {
         match from_store(&bytes) {
@@ -116,7 +116,7 @@ fn make(
             Err(why) => store.reject(EntryKind::Kernel, key, &why),
         }
     }
-    let (made, symbols) = generate_and_load(spec, target, version)?;
+    let (made, symbols) = generate_and_load(spec, target, version, Some(store))?;
     let code = &made.loaded.code;
     let object = &code.code.object;
     let stored = Stored {
@@ -166,11 +166,16 @@ pub(super) fn listing(spec: &KernelSpec, target: Target, in_place: bool) -> Resu
 }
 
 /// Also returns the names of the functions.
-fn generate_and_load(spec: &KernelSpec, target: Target, version: Version) -> Result<(Made, Vec<String>), DeviceError> {
+fn generate_and_load(
+    spec: &KernelSpec,
+    target: Target,
+    version: Version,
+    store: Option<&DiskStore>,
+) -> Result<(Made, Vec<String>), DeviceError> {
     let lowered = lowered(spec, target)?;
     let stream = streams(&lowered, target, version);
     let generic::Generated { code, module: m, origin } =
-        generic::load(&lowered, target, stream).map_err(|e| failed(spec, e))?;
+        generic::load(&spec.name, &lowered, target, stream, store).map_err(|e| failed(spec, e))?;
     let loaded = Loaded { code, steps: m.steps, shared: m.shared };
     Ok((Made { loaded, stream, bytes: m.bytes, cost_ns: m.cost_ns, origin }, m.symbols))
 }

@@ -84,7 +84,6 @@ impl Array {
         }
     }
 
-
     fn view(&self, b: &Bases) -> LibView<'_> {
         LibView::new(self.ptr(b), elem(self.dtype), &self.dims, &self.strides)
     }

@@ -13,7 +13,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 /// Number type of a literal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 enum Num {
     I8,
     I16,
@@ -60,7 +60,7 @@ impl Num {
 }
 
 /// How a literal stands in the text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 enum Form {
     /// `256`
     Scalar(Num),
@@ -242,7 +242,7 @@ impl<'t> Line<'t> {
 }
 
 /// Which literals of texts of one skeleton are operands of their template.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Operands {
     /// For each literal the operand it became, or its text in all of them.
     of: Vec<Result<u32, String>>,
@@ -273,11 +273,14 @@ impl Operands {
     /// The block of sizes for a text of the same skeleton; none if the template does not stand for it.
     pub(super) fn block(&self, text: &Text) -> Option<Arc<[u64]>> {
         let mut values: Vec<Option<&str>> = vec![None; self.forms.len()];
+        if text.literals.len() != self.of.len() {
+            return None;
+        }
         for (l, operand) in text.literals.iter().zip(&self.of) {
             match operand {
                 Err(fixed) if *fixed != l.text => return None,
                 Err(_) => {}
-                Ok(n) => match &mut values[*n as usize] {
+                Ok(n) => match values.get_mut(*n as usize)? {
                     Some(v) if *v != l.text => return None,
                     v => *v = Some(&l.text),
                 },
