@@ -8,7 +8,6 @@ import rsx
 import torch
 
 D = "rsx"
-CAPTURE = "owed by the issue `Capture` (generalisation, disk cache, explanations)"
 LATER = "owed by a later issue (several devices)"
 
 

@@ -1,7 +1,8 @@
 //! A kernel's structure apart from its numbers: what kernels of different sizes have in common.
 //!
 //! Sizes, strides, bounds and constants are *numbers*, everything else is *structure*; -1, 0 and 1 are structure too,
-//! since code looks different for them (no loop, no multiplication). Two kernels of one structure differ in nothing but
+//! since code looks different for them (no loop, no multiplication); constants of indices apart, since the start of a slice
+//! is 0 as well as anything. Two kernels of one structure differ in nothing but
 //! the numbers at the same places.
 //!
 //! [`Assumed`] says what code for many sizes may rely on: of a number that varies, that it is a multiple of something.
@@ -169,7 +170,8 @@ impl<'k> Walk<'k, '_> {
     }
 
     fn affine(&mut self, a: &'k Affine) {
-        self.number(Site::Constant(a), a.constant);
+        self.out.push(b'#');
+        (self.visit)(Site::Constant(a), a.constant);
         for (n, &(atom, c)) in a.terms.iter().enumerate() {
             self.atom(atom);
             self.number(Site::Coefficient(a, n), c);

@@ -240,7 +240,7 @@ impl Emit<'_> {
         }
         match total {
             None => s.constant.to_string(),
-            Some((sum, _)) if s.constant == 0 => sum,
+            Some((sum, _)) if s.constant == 0 && s.variable.is_none() => sum,
             Some((sum, depth)) => self.at_depth(depth, |me| me.def_once(&format!("add nsw i64 {sum}, {}", s.constant))),
         }
     }
