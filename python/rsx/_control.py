@@ -29,8 +29,8 @@ def metrics() -> dict[str, Any]:
     generated), ``plans`` (segments that run on code known from other sizes), ``compiling`` (in the background now),
     ``compile_seconds`` (float), ``cache_hits``, ``disk_hits`` (programs from the disk cache), ``eager_runs`` (segments
     run op by op), ``calls`` (dict: runs of single ops by the eager engine, per op), ``fallbacks`` (dict: ops run at
-    once on the CPU), ``cuts`` (dict: segments per cause), ``host_waits``, ``kernels``, ``bytes_moved``,
-    ``live_bytes``, ``peak_bytes``.
+    once on the CPU), ``cuts`` (dict: segments per cause), ``host_waits``, ``loop_iterations`` (of ``torch.while_loop``
+    inside programs), ``kernels``, ``bytes_moved``, ``live_bytes``, ``peak_bytes``.
     """
     return _C.metrics()
 
