@@ -102,10 +102,11 @@ impl Options {
 }
 
 /// Variables read where they are used, with what a value has to be.
-const VALUES: [(&str, fn(&str) -> bool, &str); 7] = [
+const VALUES: [(&str, fn(&str) -> bool, &str); 8] = [
+    ("RSX_CHECK", |v| ["0", "1"].contains(&v), "0 or 1"),
     ("RSX_MEMORY_LIMIT", |v| parse_size(v).is_some_and(|b| b > 0), "a number of bytes, with or without K, M or G"),
     ("RSX_CACHE_LIMIT", |v| v.parse::<u64>().is_ok(), "a number of MiB"),
-    ("RSX_NUM_THREADS", |v| v.parse::<u16>().is_ok_and(|n| n > 0), "a number of threads, from 1"),
+    ("RSX_NUM_THREADS", |v| v.parse().is_ok_and(|n: u32| (1..=1024).contains(&n)), "a number of threads, from 1 to 1024"),
     ("RSX_BISECT", |v| v.parse::<u32>().is_ok(), "a number of passes"),
     ("RSX_PASSES", are_passes, "pass names, each with or without a minus in front, with commas between"),
     ("RSX_CPU_LEVEL", |v| ISA[..3].contains(&v), "portable, avx2 or avx512"),
@@ -140,6 +141,7 @@ mod tests {
             ("RSX_MEMORY_LIMIT", "1", "0"),
             ("RSX_CACHE_LIMIT", "0", "1G"),
             ("RSX_NUM_THREADS", " 2 ", "0"),
+            ("RSX_CHECK", "1", "yes"),
             ("RSX_BISECT", "0", "-1"),
             ("RSX_PASSES", "-cse, dce,", "-cs"),
             ("RSX_CPU_LEVEL", "avx2", "avx512bf16"),

@@ -81,43 +81,52 @@ bool overlaps(const OpInfo& op, const IValue* args) {
   return false;
 }
 
-// Products, convolutions and norms take operands of one element type, whatever it is.
-bool wants_one_type(const std::string& name) {
-  for (const char* part : {"mm", "mv", "dot", "conv", "addr", "linear", "norm"})
+bool names_one_of(const std::string& name, std::initializer_list<const char*> parts) {
+  for (const char* part : parts)
     if (name.find(part) != std::string::npos) return true;
   return false;
 }
 
-// Whether the element types of the operands may be a mistake that the meta function does not see: different ones in an
-// op that does not promote them, or integers alone in one that may be for floating point only.
+// Whether the element types of the operands may be a mistake that the meta function does not see. What ops of the
+// autograd engine are given is rsx's own.
 bool has_doubtful_types(const OpInfo& op, const IValue* args) {
   constexpr int64_t kMostBytes = 64 << 20;  // asking costs the operands' memory and the kernel's time, once
-  if (op.rule != Rule::kAsk || op.random || op.handle.hasTag(at::Tag::pointwise)) return false;
+  if (op.rule == Rule::kCopy || op.rule == Rule::kForeach || op.rule == Rule::kCarried) return false;
+  if (names_one_of(op.name, {"_backward"})) return false;
   std::optional<at::ScalarType> floating, any;
-  bool mixed = false;
+  bool floats_differ = false, types_differ = false;
   int64_t bytes = 0;
   for (uint32_t i = 0; i < op.nargs; ++i) {
     map_tensors(args[i], [&](const at::Tensor& t) {
       if (!t.defined() || t.unsafeGetTensorImpl()->is_wrapped_number()) return t;
       const auto type = t.scalar_type();
       const bool is_floating = at::isFloatingType(type) || at::isComplexType(type);
-      mixed |= is_floating && floating.value_or(type) != type;
-      mixed |= any.value_or(type) != type && wants_one_type(op.name);
+      floats_differ |= is_floating && floating.value_or(type) != type;
+      types_differ |= any.value_or(type) != type;
       if (is_floating) floating = type;
       any = type;
       bytes += t.numel() * static_cast<int64_t>(t.element_size());
       return t;
     });
   }
-  return (mixed || (any && !floating)) && bytes <= kMostBytes;
+  if (bytes > kMostBytes || !any) return false;
+  if (!floating) return true;  // integers alone, perhaps in an op for floating point only
+  if (op.rule == Rule::kInPlace) return false;
+  // Selections say what each operand has to be.
+  if (names_one_of(op.name, {"masked_fill", "masked_scatter", "index_put", "bitwise"})) return true;
+  if (floats_differ && !op.handle.hasTag(at::Tag::pointwise)) return true;
+  // These take operands of one element type, whatever it is.
+  return types_differ && names_one_of(op.name, {"mm", "mv", "dot", "conv", "addr", "linear", "norm"});
 }
 
-// The CPU kernel is asked once for a signature, with zeros, so that a mistake is raised in its words at the user's line.
+// The CPU kernel is asked once for a signature, so that a mistake is raised in its words at the user's line. Its operands
+// are zeros, which are good indices; ones in elementwise ops, where integers may be divided by them.
 void ask_cpu_kernel(OpInfo& op, const IValue* args) {
-  const auto zeros = [](const at::Tensor& t) {
+  const bool elementwise = op.handle.hasTag(at::Tag::pointwise) || op.name.find("div") != std::string::npos;
+  const auto zeros = [&](const at::Tensor& t) {
     if (!t.defined() || !is_rsx(t)) return t;
-    auto host = at::detail::empty_strided_cpu(t.sizes(), t.strides(), t.scalar_type());
-    return at::Tensor(host).zero_();
+    at::Tensor host(at::detail::empty_strided_cpu(t.sizes(), t.strides(), t.scalar_type()));
+    return host.fill_(elementwise ? 1 : 0);
   };
   HostScope scope;
   Stack host;
@@ -125,7 +134,12 @@ void ask_cpu_kernel(OpInfo& op, const IValue* args) {
     if (args[i].isDevice()) host.emplace_back(c10::Device(at::kCPU));
     else host.push_back(map_tensors(args[i], zeros));
   }
-  run_host_kernel(op, host, Seed{});
+  if (!op.random) return run_host_kernel(op, host, Seed{});
+  // PyTorch's own kernel, which draws from a generator of its own.
+  const auto& declared = op.handle.schema().arguments();
+  for (uint32_t i = 0; i < op.nargs; ++i)
+    if (declared[i].type()->str().find("Generator") != std::string::npos) host[i] = at::detail::createCPUGenerator(1);
+  op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &host);
 }
 
 void collect(const OpInfo& op, const Stack& returned, Results& results) {
@@ -265,8 +279,8 @@ bool infer(OpInfo& op, Stack& stack, const Encoder& record) {
     insert_immediate(op, record, RSX_WHY_OVERLAP);
     return false;
   }
-  if (by_rule(op, args, record)) return false;
   if (has_doubtful_types(op, args)) ask_cpu_kernel(op, args);
+  if (by_rule(op, args, record)) return false;
   if (Stack returned; op.structured && run_structured(op, args, returned)) {
     Results results;
     collect(op, returned, results);

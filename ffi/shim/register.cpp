@@ -7,11 +7,13 @@ namespace rsx {
 void register_profiler();  // profiler.cpp
 EagerKernel attention_kernel(const std::string& name);
 EagerKernel cell_kernel(const std::string& name);
+EagerKernel norm_kernel(const std::string& name);
 EagerKernel random_kernel(const std::string& name);
 
 EagerKernel eager_kernel(const std::string& name) {
   if (auto* k = attention_kernel(name)) return k;
   if (auto* k = cell_kernel(name)) return k;
+  if (auto* k = norm_kernel(name)) return k;
   return random_kernel(name);
 }
 

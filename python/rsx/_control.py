@@ -25,12 +25,20 @@ def synchronize() -> None:
 def metrics() -> dict[str, Any]:
     """Counters since the start, or since :func:`reset_metrics`.
 
-    Keys, all counts unless said: ``records`` (ops recorded), ``segments``, ``compiles`` (segments for which code was
-    generated), ``plans`` (segments that run on code known from other sizes), ``compiling`` (in the background now),
-    ``compile_seconds`` (float), ``cache_hits``, ``disk_hits`` (programs from the disk cache), ``eager_runs`` (segments
-    run op by op), ``calls`` (dict: runs of single ops by the eager engine, per op), ``fallbacks`` (dict: ops run at
-    once on the CPU), ``cuts`` (dict: segments per cause), ``host_waits``, ``loop_iterations`` (of ``torch.while_loop``
-    inside programs), ``kernels``, ``bytes_moved``, ``live_bytes``, ``peak_bytes``.
+    Keys, all counts unless said:
+
+    - recording: ``records`` (ops), ``signatures`` (kinds of ops whose results were predicted), ``segments``, ``replays``
+      (calls of ``rsx.jit`` and ``torch.compile`` without recording), ``cuts`` (dict: segments per cause);
+    - compiling: ``compiles`` (segments for which code was generated), ``plans`` (segments that run on code known from
+      other sizes), ``compile_failures``, ``compiling`` (in the background now), ``compile_seconds`` (float),
+      ``cache_hits``, ``cached_segments`` (remembered now), ``disk_hits`` and ``disk_rejects`` (programs from the disk
+      cache; entries of it that were of no use), ``check_failures`` (``RSX_CHECK``);
+    - running: ``eager_runs`` and ``eager_ops`` (segments and ops run op by op), ``calls`` (dict: ops inside programs that
+      ran through PyTorch's CPU kernels, per op), ``fallbacks`` (dict: ops run at once on the CPU), ``loop_iterations`` (of
+      ``torch.while_loop`` inside programs), ``kernels``, ``bytes_moved``, ``busy_seconds`` (float), ``launch_failures``,
+      ``faults`` (ops that failed);
+    - waiting: ``host_waits``, ``wait_seconds`` (float), ``throttles`` (cuts that waited for the device to catch up);
+    - memory: ``live_bytes``, ``peak_bytes``, ``reserved_bytes``, ``system_allocations``, ``live_storages``.
     """
     return _C.metrics()
 

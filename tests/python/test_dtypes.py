@@ -113,3 +113,13 @@ def test_the_default_dtype_may_change():
                 torch.testing.assert_close(got.cpu(), want)
     finally:
         torch.set_default_dtype(before)
+
+
+def test_integers_divide():
+    """Kernels are asked about integer operands before there are values: divisors of theirs must not be zero."""
+    for f in (torch.floor_divide, torch.remainder, torch.fmod, torch.true_divide, lambda a, b: a // b, lambda a, b: a % b):
+        for dtype in (torch.int64, torch.int32, torch.uint8):
+            a, b = torch.tensor([7, 9, 100]), torch.tensor([2, 4, 7])
+            a, b = a.to(dtype), b.to(dtype)
+            same(f(a.to(D), b.to(D)), f(a, b))
+            same(f(a.to(D), 3), f(a, 3))
