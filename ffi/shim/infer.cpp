@@ -227,6 +227,16 @@ bool rename_device(std::string& text) {
   return renamed;
 }
 
+// Convolutions keep the channels_last layout of input or weight; the Meta kernel does so for CUDA only.
+void keep_channels_last(const OpInfo& op, const IValue* args, Stack& returned) {
+  if (op.name != "aten::convolution") return;
+  const auto result = returned[0].toTensor();
+  auto format = args[0].toTensor().suggest_memory_format();
+  if (format == at::MemoryFormat::Contiguous) format = args[1].toTensor().suggest_memory_format();
+  const int64_t rank = format == at::MemoryFormat::ChannelsLast ? 4 : format == at::MemoryFormat::ChannelsLast3d ? 5 : 0;
+  if (result.dim() == rank) returned[0] = at::empty(result.sizes(), result.options().memory_format(format));
+}
+
 bool by_meta(OpInfo& op, Stack& stack, const Encoder& e) {
   const auto* args = &stack[stack.size() - op.nargs];
   Stack meta;
@@ -263,6 +273,7 @@ bool by_meta(OpInfo& op, Stack& stack, const Encoder& e) {
     resized = true;
   }
   if (resized) return true;
+  keep_channels_last(op, args, meta);
   Results results;
   collect(op, meta, results);
   results.insert(op, e);

@@ -1,6 +1,7 @@
 """Views are geometry on one storage: writes through any of them are seen by all, strides are the CPU's."""
 
 import pytest
+import rsx
 import torch
 from helper import D, both, message, same
 
@@ -222,3 +223,29 @@ def test_high_ranks_still_work():
         return x + 1, x.sum((0, 2)), x.permute(*reversed(range(10))).contiguous()
 
     both(program)
+
+
+@pytest.mark.parametrize("tier", ["auto", "compiled"])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_convolutions_keep_channels_last(rank, transposed, tier):
+    import torch.nn.functional as F
+
+    op = getattr(F, f"conv{'_transpose' * transposed}{rank}d")
+    layout = torch.channels_last if rank == 2 else torch.channels_last_3d
+    torch.manual_seed(0)
+    for input_last, weight_last in ((True, False), (False, True), (True, True), (False, False)):
+        x, w = torch.randn(2, 4, *[6] * rank), torch.randn(4, 4, *[3] * rank)
+        x = x.contiguous(memory_format=layout) if input_last else x
+        w = w.contiguous(memory_format=layout) if weight_last else w
+        grads = []
+        for device in ("cpu", D):
+            with rsx.tier(tier):
+                a, b = x.clone().to(device).requires_grad_(), w.clone().to(device).requires_grad_()
+                y = op(a, b, padding=1).relu()
+                y.square().sum().backward()
+                grads.append([t.detach().cpu() for t in (y, a.grad, b.grad)])
+                if device == D:
+                    assert y.stride() == grads[0][0].stride()
+        for got, want in zip(grads[1], grads[0], strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
