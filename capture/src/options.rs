@@ -106,7 +106,11 @@ const VALUES: [(&str, fn(&str) -> bool, &str); 8] = [
     ("RSX_CHECK", |v| ["0", "1"].contains(&v), "0 or 1"),
     ("RSX_MEMORY_LIMIT", |v| parse_size(v).is_some_and(|b| b > 0), "a number of bytes, with or without K, M or G"),
     ("RSX_CACHE_LIMIT", |v| v.parse::<u64>().is_ok(), "a number of MiB"),
-    ("RSX_NUM_THREADS", |v| v.parse().is_ok_and(|n: u32| (1..=1024).contains(&n)), "a number of threads, from 1 to 1024"),
+    (
+        "RSX_NUM_THREADS",
+        |v| v.parse().is_ok_and(|n: u32| (1..=1024).contains(&n)),
+        "a number of threads, from 1 to 1024",
+    ),
     ("RSX_BISECT", |v| v.parse::<u32>().is_ok(), "a number of passes"),
     ("RSX_PASSES", are_passes, "pass names, each with or without a minus in front, with commas between"),
     ("RSX_CPU_LEVEL", |v| ISA[..3].contains(&v), "portable, avx2 or avx512"),
