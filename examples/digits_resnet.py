@@ -48,7 +48,9 @@ def train(device: str, steps: int, batch: int = 64, amp: bool = False) -> tuple[
     labels = torch.tensor(digits.target, dtype=torch.long)
     torch.manual_seed(0)
     net = ResNet().to(device)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.002, momentum=0.9, weight_decay=5e-4)
+    # Small, so that curves can be compared: at 0.002 eager with and without oneDNN differ by 0.5 % within 50 steps (batch norm
+    # and ReLU amplify rounding), at 0.0005 by 0.03 %.
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0005, momentum=0.9, weight_decay=5e-4)
     generator = torch.Generator().manual_seed(1)
     losses = []
     for _ in range(steps):
