@@ -75,14 +75,18 @@ def test_bf16_autocast_curve(name, eager):
 def test_steady_state(name):
     """After a few steps: no compiles, no fallbacks, no call nodes, and no more segments than the loop asks for."""
     marks = []
+    # Loops that keep every step's loss run ahead of the device and are looked at early: what they hold grows.
+    keeps = name in ("mark_step_loop", "drop_in")
+    total = 40 if keeps else 80
     with rsx.tier("compiled"):
         # Snapshot of the counters at every optimizer step.
         handle = register_optimizer_step_post_hook(lambda *a: marks.append(rsx.metrics()))
         try:
-            losses(name, "rsx", steps=40)
+            losses(name, "rsx", steps=total)
         finally:
             handle.remove()
-    first, last = marks[19], marks[39]
+    # Late: threads that need work memory at once for the first time may take some from the system.
+    first, last = marks[total - 21], marks[total - 1]
     steps = 20
     delta = {k: last[k] - first[k] for k in ("compiles", "segments", "eager_runs", "system_allocations")}
     assert delta["compiles"] == 0 and delta["eager_runs"] == 0, delta
@@ -90,5 +94,5 @@ def test_steady_state(name):
     assert last["calls"] == first["calls"], last["calls"]
     assert delta["segments"] <= PROGRAMS[name] * steps, delta
     # A loop that keeps every step's loss keeps a tensor more each step: that much memory has to come from somewhere.
-    kept = steps if name in ("mark_step_loop", "drop_in") else 0
+    kept = steps if keeps else 0
     assert delta["system_allocations"] <= kept, delta
