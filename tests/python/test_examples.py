@@ -94,5 +94,6 @@ def test_steady_state(name):
     assert last["calls"] == first["calls"], last["calls"]
     assert delta["segments"] <= PROGRAMS[name] * steps, delta
     # A loop that keeps every step's loss keeps a tensor more each step: that much memory has to come from somewhere.
-    kept = steps if keeps else 0
+    # The device is up to two segments behind at the first look.
+    kept = steps + 2 if keeps else 0
     assert delta["system_allocations"] <= kept, delta
