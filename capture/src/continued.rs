@@ -73,11 +73,6 @@ pub(crate) fn continued(trace: &Trace, live: &[bool]) -> Option<Continued> {
 /// Does the node fill all of the only storage it names?
 fn fills_whole(node: &Node, of: &StorageUse) -> bool {
     let Ok([Arg::Tensor(t)]) = node.sig.args() else { return false };
-    let elements: i64 = t.sizes.iter().product();
-    let bytes = t.dtype.dtype().map(|d| d.size() as i64 * elements);
-    node.sig.op.name == FILL
-        && !of.created
-        && bytes == Some(of.storage.nbytes() as i64)
-        && elements > 0
-        && !t.strides.contains(&0)
+    let nbytes = of.storage.nbytes();
+    node.sig.op.name == FILL && !of.created && nbytes > 0 && t.covers(nbytes)
 }

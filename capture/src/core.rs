@@ -93,10 +93,14 @@ impl Core {
 
     /// A segment without a program that is the first step of a loop whose later steps have one: as one of those.
     fn later_step(&self, entry: &Entry, trace: &Trace, live: &[bool]) -> Option<(Arc<Entry>, Continued)> {
-        if entry.program().is_some() || self.is_stored(&entry.key) {
+        if entry.program().is_some() {
             return None;
         }
+        // Looked at before the disk is: most segments make no state.
         let continued = continued(trace, live)?;
+        if self.is_stored(&entry.key) {
+            return None;
+        }
         let key = Key::of(&continued.trace, &continued.live, self.environment);
         let known = self.cache.peek(&key).is_some_and(|e| e.program().is_some()) || self.is_stored(&key);
         known.then(|| (self.cache.see(key), continued))

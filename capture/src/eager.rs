@@ -115,8 +115,7 @@ fn overwritten(run: &Run<'_>, n: usize, i: u32) -> Option<Buffer> {
             if record.get(t.storage as usize) != Some(&i) {
                 return;
             }
-            let bytes = t.dtype.dtype().map(|d| d.size() as i64 * t.sizes.iter().product::<i64>());
-            let whole = bytes == Some(storage.nbytes() as i64) && !t.strides.contains(&0);
+            let whole = t.covers(storage.nbytes());
             replaced |= written && whole;
             read |= !(written && whole);
         });

@@ -301,13 +301,13 @@ fn window(run: &Run<'_>, n: usize, whole: Buffer, t: &TensorArg) -> Result<Buffe
     if t.offset == 0 {
         return Ok(whole);
     }
-    let size = t.dtype.dtype().map_or(1, |d| d.size());
-    let bytes = t.sizes.iter().product::<i64>() as usize * size;
-    let memory = |message: String| run.fault(EngineErrorKind::OutOfMemory, Some(n), message);
-    let part = run.shared.allocate(bytes).map_err(|e| memory(e.message))?;
+    let fault = |kind, message: String| run.fault(kind, Some(n), message);
+    let unknown = || fault(EngineErrorKind::Unsupported, format!("a part of a tensor of {:?} in a loop", t.dtype));
+    let (Some(dtype), Some(bytes)) = (t.dtype.dtype(), t.nbytes()) else { return Err(unknown()) };
+    let part = run.shared.allocate(bytes).map_err(|e| fault(EngineErrorKind::OutOfMemory, e.message))?;
     let mut host = vec![0; bytes];
-    let copied = whole.read(t.offset as usize * size, &mut host).and_then(|()| part.write(0, &host));
-    copied.map(|()| part).map_err(|e| run.fault(EngineErrorKind::Internal, Some(n), e.to_string()))
+    let copied = whole.read(t.offset as usize * dtype.size(), &mut host).and_then(|()| part.write(0, &host));
+    copied.map(|()| part).map_err(|e| fault(EngineErrorKind::Internal, e.to_string()))
 }
 
 /// A boolean on the device.

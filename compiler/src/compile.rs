@@ -62,7 +62,7 @@ impl CompileOptions {
             remat: RematOptions { memory_limit: memory_limit(), ..RematOptions::default() },
             bisect: std::env::var("RSX_BISECT").ok().and_then(|v| v.trim().parse().ok()),
             passes: list.split(',').map(str::trim).filter(|s| !s.is_empty()).map(str::to_owned).collect(),
-            dump_to: std::env::var_os("RSX_DUMP_TO").filter(|s| !s.is_empty()).map(PathBuf::from),
+            dump_to: dump_directory(),
             ..CompileOptions::default()
         }
     }
@@ -72,6 +72,11 @@ impl CompileOptions {
         let mention = self.passes.iter().rev().find(|p| p.trim_start_matches(['-', '+']) == name);
         mention.is_none_or(|p| !p.starts_with('-'))
     }
+}
+
+/// Where dumps go: `RSX_DUMP_TO`.
+pub fn dump_directory() -> Option<PathBuf> {
+    std::env::var_os("RSX_DUMP_TO").filter(|s| !s.is_empty()).map(PathBuf::from)
 }
 
 /// The device's memory limit, bytes: `RSX_MEMORY_LIMIT`, a number with a suffix K, M or G or without.

@@ -17,4 +17,6 @@ pub mod text;
 pub mod verify;
 
 pub use bisect::{Bisection, bisect, first_difference, tolerance};
-pub use compile::{CompileError, CompileOptions, Compiled, DeviceMemory, Stats, compile, memory_limit, parse_size};
+pub use compile::{
+    CompileError, CompileOptions, Compiled, DeviceMemory, Stats, compile, dump_directory, memory_limit, parse_size,
+};

@@ -271,9 +271,9 @@ fn main() {
         if !is_copy && !c.name.contains(&filter) {
             continue;
         }
-        if let Some(directory) = std::env::var_os("RSX_DUMP_TO") {
+        if let Some(directory) = rsx_compiler::dump_directory() {
             let module = rsx_devices::cpu::kernel::generate(&c.spec, Target::host()).expect("the kernel generates");
-            let path = std::path::Path::new(&directory).join(format!("{}.ll", c.name.replace([' ', '\''], "_")));
+            let path = directory.join(format!("{}.ll", c.name.replace([' ', '\''], "_")));
             std::fs::write(path, module.text.replace("KEY", "k")).expect("the dump is written");
             continue;
         }

@@ -114,7 +114,7 @@ impl DiskStore {
         static SHARED: OnceLock<Option<Arc<DiskStore>>> = OnceLock::new();
         let open = || {
             // A dump shows compilations: programs from the disk would have none.
-            if std::env::var_os("RSX_DUMP_TO").is_some_and(|d| !d.is_empty()) {
+            if rsx_compiler::dump_directory().is_some() {
                 return None;
             }
             let directory = directory()?;

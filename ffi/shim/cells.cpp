@@ -5,9 +5,8 @@ namespace rsx {
 namespace {
 
 at::Tensor plus_bias(at::Tensor x, const IValue& bias) {
-  return bias.isNone() || !bias.toTensor().defined() ? x : x + bias.toTensor();
+  return present(bias) ? x + bias.toTensor() : x;
 }
-bool present(const IValue& v) { return !v.isNone() && v.toTensor().defined(); }
 
 // (input_gates, hidden_gates, cx, input_bias?, hidden_bias?) -> hy, cy, workspace
 void lstm(Stack& s, const Seed&) {

@@ -98,6 +98,10 @@ HostScope::HostScope() : guard_(host_keys()) {}
 
 void run_host_kernel(const OpInfo& op, Stack& stack, const Seed& seed) {
   if (op.eager) return op.eager(stack, seed);
+  run_libtorch_kernel(op, stack, seed);
+}
+
+void run_libtorch_kernel(const OpInfo& op, Stack& stack, const Seed& seed) {
   if (op.random) {
     const auto& args = op.handle.schema().arguments();
     for (uint32_t i = 0; i < op.nargs; ++i)

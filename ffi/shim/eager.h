@@ -16,4 +16,7 @@ class HostScope {
 // Replaces the arguments on the stack (CPU tensors) by the results.
 void run_host_kernel(const OpInfo& op, Stack& stack, const Seed& seed);
 
+// The same with libtorch's own kernel, even where there is one of ours.
+void run_libtorch_kernel(const OpInfo& op, Stack& stack, const Seed& seed);
+
 }  // namespace rsx

@@ -134,12 +134,9 @@ void ask_cpu_kernel(OpInfo& op, const IValue* args) {
     if (args[i].isDevice()) host.emplace_back(c10::Device(at::kCPU));
     else host.push_back(map_tensors(args[i], zeros));
   }
-  if (!op.random) return run_host_kernel(op, host, Seed{});
-  // PyTorch's own kernel, which draws from a generator of its own.
-  const auto& declared = op.handle.schema().arguments();
-  for (uint32_t i = 0; i < op.nargs; ++i)
-    if (declared[i].type()->str().find("Generator") != std::string::npos) host[i] = at::detail::createCPUGenerator(1);
-  op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &host);
+  // Our own random kernels take any type.
+  if (op.random) run_libtorch_kernel(op, host, Seed{1, 1});
+  else run_host_kernel(op, host, Seed{});
 }
 
 void collect(const OpInfo& op, const Stack& returned, Results& results) {

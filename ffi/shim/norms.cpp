@@ -1,11 +1,9 @@
 // Backward passes of norms. What a norm keeps for them has the type that PyTorch's device-independent meta functions say,
 // float for half precision; CPU kernels want that of their own forward passes.
-#include "op_info.h"
+#include "eager.h"
 
 namespace rsx {
 namespace {
-
-bool present(const IValue& v) { return v.isTensor() && v.toTensor().defined(); }
 
 // Casts the kept statistics at `first` and the place behind it to the type of the first operand there is.
 void with_statistics(Stack& s, const char* name, size_t first, std::initializer_list<size_t> operands) {
@@ -16,8 +14,7 @@ void with_statistics(Stack& s, const char* name, size_t first, std::initializer_
       if (present(s[k])) s[k] = s[k].toTensor().to(type);
     break;
   }
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
-  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &s);
+  run_libtorch_kernel(*op_info(name), s, Seed{});
 }
 
 // (grad_out, input, normalized_shape, mean, rstd, weight?, bias?, output_mask)

@@ -10,6 +10,9 @@ inline const c10::Device kDevice(c10::DeviceType::PrivateUse1, 0);
 using c10::IValue;
 using torch::jit::Stack;
 
+// Whether an argument or result is a tensor.
+inline bool present(const IValue& v) { return v.isTensor() && v.toTensor().defined(); }
+
 // An op's kernel on CPU tensors where libtorch has none (or the wrong one for us): works on the
 // decoded stack, in place. `seed` is null unless the op is random.
 struct Seed {

@@ -1,10 +1,10 @@
 //! The parts of a `torch.while_loop`: what a thread records between `scratch_begin` and `rsx_loop_part` goes to a recorder
 //! of its own, and nothing of it runs.
 
-use crate::abi::slice;
 use crate::core::session;
 use crate::error::{Failure, guard};
 use crate::py::exception;
+use crate::replay::borrowed;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use rsx_capture::{Loop, Part, Scratch};
@@ -12,7 +12,6 @@ use rsx_lazy::{Recorder, Storage};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::hash::Hasher;
-use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -106,14 +105,18 @@ fn end() -> Option<Open> {
     Some(open)
 }
 
-/// Drops what this thread records as a part. Ops that it mixed with tensors from outside make a cut necessary: those
-/// tensors have lost their places in the open trace.
+/// A part comes to nothing. If it used tensors from outside, those have lost their places in the open trace, which is cut
+/// therefore, and in the parts around.
+fn given_up() -> Result<(), Failure> {
+    OPEN.with(|o| o.borrow_mut().iter_mut().for_each(|open| open.broken = true));
+    session()?.cut(rsx_capture::CutCause::Jit, Default::default()).map_err(Failure::from)
+}
+
+/// Drops what this thread records as a part.
 #[pyfunction]
 pub(crate) fn scratch_abort(py: Python<'_>) -> PyResult<()> {
     drop(end());
-    OPEN.with(|o| o.borrow_mut().iter_mut().for_each(|open| open.broken = true));
-    let cut = || session()?.cut(rsx_capture::CutCause::Jit, Default::default()).map_err(Failure::from);
-    cut().map_err(|e| exception(py, e))
+    given_up().map_err(|e| exception(py, e))
 }
 
 /// Drops a part.
@@ -134,7 +137,7 @@ pub(crate) fn loop_new(py: Python<'_>, condition: i32, body: i32) -> PyResult<i6
     Ok(session().map_err(|e| exception(py, e))?.add_loop(new))
 }
 
-/// Ends this thread's part: a function of `args` with the results `outs`. Its number.
+/// Ends this thread's part, also where it fails: a function of `args` with the results `outs`. Its number.
 ///
 /// # Safety
 /// The arrays have the lengths given and hold live references.
@@ -146,18 +149,22 @@ pub unsafe extern "C" fn rsx_loop_part(
     nouts: usize,
 ) -> i32 {
     guard(|| {
-        let borrow = |storages: *const *const Storage, n: usize| -> Vec<ManuallyDrop<Arc<Storage>>> {
-            // SAFETY: references that tensors of the caller keep alive; ManuallyDrop leaves the count alone.
-            slice(storages, n).iter().map(|&s| ManuallyDrop::new(unsafe { Arc::from_raw(s) })).collect()
-        };
-        let (args, outs) = (borrow(args, nargs), borrow(outs, nouts));
+        let (args, outs) = (borrowed(args, nargs), borrowed(outs, nouts));
         let args: Vec<&Arc<Storage>> = args.iter().map(|s| &**s).collect();
         let outs: Vec<&Arc<Storage>> = outs.iter().map(|s| &**s).collect();
         let open = end().ok_or_else(|| refusal("no part is being recorded"))?;
-        if open.broken {
-            return Err(refusal("another loop in it is run by the host"));
-        }
-        let part = open.scratch.finish(session()?, &args, &outs, &open.made).map_err(refusal)?;
+        let part = if open.broken {
+            Err("another loop in it is run by the host".to_owned())
+        } else {
+            open.scratch.finish(session()?, &args, &outs, &open.made)
+        };
+        let part = match part {
+            Ok(part) => part,
+            Err(why) => {
+                given_up()?;
+                return Err(refusal(why));
+            }
+        };
         static NEXT: AtomicI32 = AtomicI32::new(1);
         let id = NEXT.fetch_add(1, Relaxed);
         parts().insert(id, part);

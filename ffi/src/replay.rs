@@ -133,10 +133,10 @@ pub(crate) fn recordings() -> MutexGuard<'static, BTreeMap<u64, Recording>> {
     MAP.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-type Handles = SmallVec<[ManuallyDrop<Arc<Storage>>; 16]>;
+pub(crate) type Handles = SmallVec<[ManuallyDrop<Arc<Storage>>; 16]>;
 
 /// Borrows the caller's references.
-fn borrowed(storages: *const *const Storage, n: usize) -> Handles {
+pub(crate) fn borrowed(storages: *const *const Storage, n: usize) -> Handles {
     // SAFETY: references that the tensors of the caller keep alive; ManuallyDrop leaves the count alone.
     slice(storages, n).iter().map(|&s| ManuallyDrop::new(unsafe { Arc::from_raw(s) })).collect()
 }

@@ -102,6 +102,19 @@ pub struct TensorArg {
     pub wrapped: bool,
 }
 
+impl TensorArg {
+    /// Bytes of its elements; none for element types that the compiler does not know.
+    pub fn nbytes(&self) -> Option<usize> {
+        let elements = self.sizes.iter().product::<i64>();
+        Some(self.dtype.dtype()?.size() * usize::try_from(elements).ok()?)
+    }
+
+    /// Is it all of a storage of `nbytes` bytes?
+    pub fn covers(&self, nbytes: usize) -> bool {
+        self.nbytes() == Some(nbytes) && !self.strides.contains(&0)
+    }
+}
+
 /// How a data word is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum DataKind {

@@ -104,7 +104,7 @@ def _loop_of(cond_fn: Any, body_fn: Any, carried: tuple, additional: tuple) -> i
 
 
 def _record(cond_fn: Any, body_fn: Any, kinds: tuple, count: int) -> int | None:
-    condition = _part(cond_fn, kinds, [(torch.Size([]), torch.bool)])
+    condition = _part(lambda *a: cond_fn(*a).reshape(()), kinds, [(torch.Size([]), torch.bool)])
     body = _part(body_fn, kinds, list(kinds[:count])) if condition else None
     if not body:
         if condition:
@@ -120,8 +120,6 @@ def _part(fn: Any, kinds: tuple, results: list[tuple]) -> int | None:
         args = [torch.empty(shape, dtype=dtype, device="rsx") for shape, dtype in kinds]
         outs = fn(*args)
         outs = list(outs) if isinstance(outs, (tuple, list)) else [outs]
-        if len(results) == 1 and len(outs) == 1 and results[0][1] is torch.bool and isinstance(outs[0], torch.Tensor):
-            outs = [outs[0].reshape(results[0][0])] if outs[0].numel() == 1 else outs
         if any(type(o) is not torch.Tensor for o in outs) or [(o.shape, o.dtype) for o in outs] != results:
             raise ValueError("results of another kind")
         outs = [o if _fills_its_storage(o) else o.clone(memory_format=torch.contiguous_format) for o in outs]
@@ -131,8 +129,6 @@ def _part(fn: Any, kinds: tuple, results: list[tuple]) -> int | None:
     try:
         return torch.ops.rsx.loop_part(args, outs)
     except RuntimeError:
-        # Tensors of the open trace may have been used: they find their places again after a cut.
-        _C.scratch_abort()
         return None
 
 

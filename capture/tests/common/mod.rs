@@ -421,6 +421,11 @@ impl World {
         self.session.synchronize(CutCause::Synchronize, HERE)
     }
 
+    /// An op that has been recorded before, by its full name.
+    pub fn known(&self, name: &str) -> Option<Arc<OpInfo>> {
+        self.ops.lock().unwrap().values().find(|o| o.name == name).cloned()
+    }
+
     /// Records an op at line `line` of `test.py`.
     pub fn at(&self, line: u32, name: &str, inputs: &[&T], number: Option<f64>) -> Option<T> {
         let op = self.ops.lock().unwrap().entry(name.to_owned()).or_insert_with(|| op(name)).clone();

@@ -4,5 +4,6 @@ mod common;
 
 mod faults;
 mod lifetime;
+mod replays;
 mod storages;
 mod tiers;

@@ -1,9 +1,8 @@
 //! A kernel's structure apart from its numbers: what kernels of different sizes have in common.
 //!
 //! Sizes, strides, bounds and constants are *numbers*, everything else is *structure*; -1, 0 and 1 are structure too,
-//! since code looks different for them (no loop, no multiplication); constants of indices apart, since the start of a slice
-//! is 0 as well as anything. Two kernels of one structure differ in nothing but
-//! the numbers at the same places.
+//! since code looks different for them (no loop, no multiplication), except as constants of indices: a slice may start at
+//! 0 as well as anywhere. Two kernels of one structure differ in nothing but the numbers at the same places.
 //!
 //! [`Assumed`] says what code for many sizes may rely on: of a number that varies, that it is a multiple of something.
 use super::{Affine, Atom, AtomId, ExprId, ExprOp, Exprs, Kernel};

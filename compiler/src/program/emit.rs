@@ -18,23 +18,22 @@ const GROUP_LIMIT: usize = 64;
 ///
 /// `work` says how much work memory a library thunk wants (0 for none); it is added to the plan.
 pub(crate) fn emit(graph: &Graph, plan: &mut Plan, work: Option<fn(&Thunk) -> u64>) -> Result<Program, TypeError> {
-    let mut program = thunks(graph, plan)?;
+    let (mut program, time) = thunks(graph, plan)?;
     if let Some(work) = work {
-        let time = program.1;
         let wants = |(n, t): (usize, &Thunk)| match work(t) {
             0 => None,
             bytes => Some((time[n], n, bytes)),
         };
-        let wanted: Vec<(Time, usize, u64)> = program.0.thunks.iter().enumerate().filter_map(wants).collect();
+        let wanted: Vec<(Time, usize, u64)> = program.thunks.iter().enumerate().filter_map(wants).collect();
         for (n, offset, bytes) in plan.place_work(&wanted) {
             let ty = TensorType::new(DType::U8, [bytes as i64]);
-            if let Thunk::Library { work, .. } = &mut program.0.thunks[n] {
+            if let Thunk::Library { work, .. } = &mut program.thunks[n] {
                 *work = Some(View::dense(Place::Slab { offset }, &ty));
             }
         }
-        program.0.slab_bytes = plan.memory.temp_bytes;
+        program.slab_bytes = plan.memory.temp_bytes;
     }
-    Ok(group(program.0))
+    Ok(group(program))
 }
 
 /// The program without work memory and groups, and the time of every thunk.

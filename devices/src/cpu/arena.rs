@@ -92,11 +92,16 @@ pub(super) fn planned(bytes: usize) -> Option<Piece> {
     a.take(bytes).map(|at| Piece::Arena { ptr: a.base.wrapping_add(at), arena, at })
 }
 
-/// A piece of the current call's memory, or of the pool's.
+/// A piece of the current call's memory, or of the process's pool.
 pub(super) fn take(bytes: usize) -> Result<Piece, OutOfMemory> {
+    take_or(MemoryPool::cpu(), bytes)
+}
+
+/// A piece of the current call's memory, or of `pool`.
+pub(super) fn take_or(pool: &MemoryPool, bytes: usize) -> Result<Piece, OutOfMemory> {
     match planned(bytes) {
         Some(p) => Ok(p),
-        None => Ok(Piece::Block(MemoryPool::cpu().alloc(bytes)?)),
+        None => Ok(Piece::Block(pool.alloc(bytes)?)),
     }
 }
 

@@ -229,9 +229,9 @@ impl Call {
             }
             OpKind::Attention | OpKind::AttentionBackward => {
                 let gradients = self.op == OpKind::AttentionBackward;
-                let nowhere = |a: &Array| Heads { ptr: std::ptr::null_mut(), elem: elem(a.dtype), strides: [0; 4] };
+                let nowhere = || Heads { ptr: std::ptr::null_mut(), elem: Elem::F32, strides: [0; 4] };
                 let ranks = self.inputs.len() >= 3 && self.inputs[..3].iter().all(|a| a.dims.len() == 4);
-                let problem = ranks.then(|| self.problem(&nowhere, None, false, 1.0));
+                let problem = ranks.then(|| self.problem([nowhere(), nowhere(), nowhere()], None, false, 1.0));
                 problem.map_or(0, |p| attention::work_bytes(&p, gradients))
             }
             // Its result goes through the epilogue as a whole.
@@ -277,10 +277,7 @@ impl Call {
             }
         }
         // The op's own result as a whole, then the epilogue over it.
-        let temporary = match arena::planned(own.bytes() as usize) {
-            Some(piece) => piece,
-            None => arena::Piece::Block(pool.alloc(own.bytes() as usize)?),
-        };
+        let temporary = arena::take_or(pool, own.bytes() as usize)?;
         let result = Array::dense_at(temporary.as_ptr(), own);
         self.plain(b, &[&result], fault)?;
         let columns = result.dims.last().copied().unwrap_or(1);
@@ -510,8 +507,8 @@ impl Call {
         Ok(if done { Done::Yes } else { Done::No })
     }
 
-    /// The attention of inputs 0 to 2, which have four dimensions; `heads` gives their addresses and strides.
-    fn problem(&self, heads: &dyn Fn(&Array) -> Heads, bias: Option<Heads>, causal: bool, scale: f32) -> Attention {
+    /// The attention of inputs 0 to 2, which have four dimensions.
+    fn problem(&self, [q, k, v]: [Heads; 3], bias: Option<Heads>, causal: bool, scale: f32) -> Attention {
         let x = &self.inputs;
         Attention {
             batch: x[0].dims[0],
@@ -521,9 +518,9 @@ impl Call {
             kv_len: x[1].dims[2],
             dim: x[0].dims[3],
             v_dim: x[2].dims[3],
-            q: heads(&x[0]),
-            k: heads(&x[1]),
-            v: heads(&x[2]),
+            q,
+            k,
+            v,
             bias,
             causal,
             scale,
@@ -552,12 +549,8 @@ impl Call {
                 Some(Heads { ptr: a.ptr(b), elem: elem(a.dtype), strides })
             }
         };
-        if [&x[0], &x[1], &x[2]].iter().any(|a| heads(a).is_none()) {
-            return Ok(Done::No);
-        }
-        let place =
-            |a: &Array| a.heads(b).unwrap_or(Heads { ptr: std::ptr::null_mut(), elem: Elem::F32, strides: [0; 4] });
-        let problem = self.problem(&place, bias, causal, x[3].float(b) as f32);
+        let (Some(q), Some(k), Some(v)) = (heads(&x[0]), heads(&x[1]), heads(&x[2])) else { return Ok(Done::No) };
+        let problem = self.problem([q, k, v], bias, causal, x[3].float(b) as f32);
         let dense = |a: &Array| a.dtype == DType::F32 && a.strides[..] == super::lib::view::dense_strides(&a.dims)[..];
         // SAFETY: as in `dot`; the log-sum-exps are dense f32.
         unsafe {

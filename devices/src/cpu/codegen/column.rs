@@ -116,9 +116,7 @@ pub(super) fn partial(e: &mut Emit, plan: &Plan) {
     let point = digit(e, &mut unit, count);
     let part = unit;
     e.set_flat(outer, &point);
-    let lo = e.def(format!("mul nsw i64 {part}, {}", e.size(plan.trips)));
-    let end = e.def(format!("add nsw i64 {lo}, {}", e.size(plan.trips)));
-    let hi = e.def(format!("call i64 @llvm.smin.i64(i64 {end}, i64 {})", e.extent(plan.reduced[0])));
+    let (lo, hi) = e.range(&part, plan.trips, &e.extent(plan.reduced[0]));
     let chunk = (e.w * plan.unroll) as i64;
     // Parts are whole chunks where they are cut along the lanes; elsewhere the range is none of vectors.
     let range = Trips { lo, hi, most: plan.trips, ..Trips::part(e, plan.reduced[0], chunk) };
@@ -161,9 +159,7 @@ fn in_memory(e: &mut Emit, plan: &Plan, tile: &str, range: &Trips, pointers: &[S
     let k = e.k;
     let Some(&lane) = plan.kept.last() else { return };
     let extent = k.loops[lane as usize].extent;
-    let lo = e.def(format!("mul nsw i64 {tile}, {}", e.size(plan.tile)));
-    let end = e.def(format!("add nsw i64 {lo}, {}", e.size(plan.tile)));
-    let hi = e.def(format!("call i64 @llvm.smin.i64(i64 {end}, i64 {})", e.extent(lane)));
+    let (lo, hi) = e.range(&tile, plan.tile, &e.extent(lane));
     let chunk = (e.w * plan.unroll) as i64;
     let columns = Trips { lo, hi, most: plan.tile.min(extent), ..Trips::part(e, lane, chunk) };
     let access = |e: &mut Emit, r: usize, value: Option<String>| -> String {

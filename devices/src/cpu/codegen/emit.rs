@@ -200,6 +200,15 @@ impl<'k> Emit<'k> {
         if self.sizes_vary() { format!("{VARIES}{n}") } else { n.to_string() }
     }
 
+    /// Begin and end of range `number` of ranges of `size` each, of which the last may be cut off at `limit`.
+    pub(super) fn range(&mut self, number: &str, size: i64, limit: &str) -> (String, String) {
+        let size = self.size(size);
+        let lo = self.def(format!("mul nsw i64 {number}, {size}"));
+        let end = self.def(format!("add nsw i64 {lo}, {size}"));
+        let hi = self.def(format!("call i64 @llvm.smin.i64(i64 {end}, i64 {limit})"));
+        (lo, hi)
+    }
+
     /// The text of the extent of loop `v`.
     pub(super) fn extent(&self, v: u32) -> String {
         let n = self.k.loops[v as usize].extent;

@@ -38,9 +38,7 @@ pub(super) fn emit(e: &mut Emit, loops: &[u32], stores: &[Store]) -> (i64, i64) 
     if blocks > 1 {
         let number = e.def(format!("urem i64 %i{n}, {}", e.size(blocks)));
         row = e.def(format!("udiv i64 %i{n}, {}", e.size(blocks)));
-        let lo = e.def(format!("mul nsw i64 {number}, {}", e.size(block)));
-        let end = e.def(format!("add nsw i64 {lo}, {}", e.size(block)));
-        let hi = e.def(format!("call i64 @llvm.smin.i64(i64 {end}, i64 {})", e.extent(lane)));
+        let (lo, hi) = e.range(&number, block, &e.extent(lane));
         trips = Trips { lo, hi, most: block, ..Trips::part(e, lane, chunk) };
     }
     e.set_flat(outer, &row);

@@ -135,8 +135,8 @@ impl Emit<'_> {
         s
     }
 
-    /// If all lanes of `inner` lie in one block of `c`, the divisor of `atom`: lane 0's value, the step between lanes, and what the value's
-    /// remainder is a multiple of.
+    /// If all lanes of `inner` lie in one block of `c`, the divisor of `atom`: lane 0's value, the step between lanes, and
+    /// what the value's remainder is a multiple of.
     fn aligned(&mut self, atom: AtomId, inner: &Affine, c: i64) -> Option<(String, i64, i64)> {
         let c = self.assumed.and_then(|a| a.divisor(atom)).unwrap_or(c);
         let s = self.split(inner);

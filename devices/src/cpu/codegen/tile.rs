@@ -74,9 +74,7 @@ pub(super) fn emit(e: &mut Emit, plan: &Plan, lane: u32, outer: &[u32], stores: 
     let number = e.def(format!("urem i64 {unit}, {}", e.size(blocks)));
     let point = e.def(format!("udiv i64 {unit}, {}", e.size(blocks)));
     e.set_flat(&others, &point);
-    let first = e.def(format!("mul nsw i64 {number}, {}", e.size(block)));
-    let end = e.def(format!("add nsw i64 {first}, {}", e.size(block)));
-    let end = e.def(format!("call i64 @llvm.smin.i64(i64 {end}, i64 {})", e.size(whole)));
+    let (first, end) = e.range(&number, block, &e.size(whole));
     let line = plan.loads.iter().map(|&l| k.exprs.get(l).dtype.size()).max().unwrap_or(4) * e.w;
     let copies = (64 / line).clamp(1, (k.loops[lane as usize].extent / w) as usize);
     let trips = Trips::all(e, lane, (copies * e.w) as i64);

@@ -98,6 +98,15 @@ unsafe fn load<L: Vector, const V: usize>(x: &[*const u8; COLS], at: isize) -> [
     }
 }
 
+/// Adds a multiple of the vectors to a row of sums.
+#[inline(always)]
+unsafe fn add<L: Vector, const V: usize>(s: &mut [L::V; V], by: L::V, x: &[L::V; V]) {
+    for v in 0..V {
+        // SAFETY: register arithmetic only.
+        s[v] = unsafe { L::mac(s[v], by, x[v]) };
+    }
+}
+
 #[inline(always)]
 unsafe fn step<L: Vector, const R: usize, const V: usize>(
     s: &mut [[L::V; V]; R],
@@ -109,10 +118,7 @@ unsafe fn step<L: Vector, const R: usize, const V: usize>(
     unsafe {
         let xv = load::<L, V>(x, at);
         for r in 0..R {
-            let av = L::splat(a.add(r));
-            for v in 0..V {
-                s[r][v] = L::mac(s[r][v], av, xv[v]);
-            }
+            add::<L, V>(&mut s[r], L::splat(a.add(r)), &xv);
         }
     }
 }
@@ -171,10 +177,7 @@ unsafe fn dots<L: Vector, const R: usize, const V: usize>(
             let (d, o) = *steps.add(i);
             let xv = load::<L, V>(&x, o);
             for r in 0..R {
-                let g = L::load(dy[r].wrapping_offset(d).cast());
-                for v in 0..V {
-                    s[r][v] = L::mac(s[r][v], g, xv[v]);
-                }
+                add::<L, V>(&mut s[r], L::load(dy[r].wrapping_offset(d).cast()), &xv);
             }
         }
         for i in whole..whole + parts {
@@ -185,10 +188,7 @@ unsafe fn dots<L: Vector, const R: usize, const V: usize>(
                 xv[v] = L::part(x[v].wrapping_offset(o).cast(), tail);
             }
             for r in 0..R {
-                let g = L::part(dy[r].wrapping_offset(d).cast(), tail);
-                for v in 0..V {
-                    s[r][v] = L::mac(s[r][v], g, xv[v]);
-                }
+                add::<L, V>(&mut s[r], L::part(dy[r].wrapping_offset(d).cast(), tail), &xv);
             }
         }
         for r in 0..R {

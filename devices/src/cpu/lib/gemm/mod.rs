@@ -89,6 +89,28 @@ pub struct Gemm<'a> {
     pub epilogue: Option<Epilogue<'a>>,
 }
 
+/// `$f` of the job that `$g` is, with the element types and the kernel that its operands ask for.
+macro_rules! with_job {
+    ($g:ident, $batches:ident, $finish:ident, $f:path) => {{
+        let ((a, b), (m, n, k)) = (sources($g), ($g.m, $g.n, $g.k));
+        let (batches, finish) = ($batches, $finish);
+        if $g.a.elem == Elem::F64 || $g.b.elem == Elem::F64 {
+            let kernel = kernel::f64_kernel();
+            $f(&Job::<f64, f64> { kernel, m, n, k, batches, a: &a, b: &b, finish })
+        } else {
+            match kernel::bf16_kernel() {
+                Some(kernel) if $g.a.elem == Elem::BF16 && $g.b.elem == Elem::BF16 => {
+                    $f(&Job::<Pair, f32> { kernel, m, n, k, batches, a: &a, b: &b, finish })
+                }
+                _ => {
+                    let kernel = kernel::f32_kernel();
+                    $f(&Job::<f32, f32> { kernel, m, n, k, batches, a: &a, b: &b, finish })
+                }
+            }
+        }
+    }};
+}
+
 /// Runs the product.
 ///
 /// Errors: [`LibError::Shape`] for element types it has no product for, or a sum type that does
@@ -119,34 +141,7 @@ pub unsafe fn gemm(g: &Gemm) -> Result<(), LibError> {
         if !wide && small::try_small(g, batches, &finish)? {
             return Ok(());
         }
-        let (a, b) = sources(g);
-        if wide {
-            return run(&Job::<f64, f64> {
-                kernel: kernel::f64_kernel(),
-                m: g.m,
-                n: g.n,
-                k: g.k,
-                batches,
-                a: &a,
-                b: &b,
-                finish,
-            });
-        }
-        match kernel::bf16_kernel() {
-            Some(kernel) if g.a.elem == Elem::BF16 && g.b.elem == Elem::BF16 => {
-                run(&Job::<Pair, f32> { kernel, m: g.m, n: g.n, k: g.k, batches, a: &a, b: &b, finish })
-            }
-            _ => run(&Job::<f32, f32> {
-                kernel: kernel::f32_kernel(),
-                m: g.m,
-                n: g.n,
-                k: g.k,
-                batches,
-                a: &a,
-                b: &b,
-                finish,
-            }),
-        }
+        with_job!(g, batches, finish, run)
     }
 }
 
@@ -156,22 +151,8 @@ pub(crate) fn work_bytes(g: &Gemm) -> usize {
     if g.m == 0 || g.n == 0 || batches == 0 {
         return 0;
     }
-    let (a, b) = sources(g);
-    let (m, n, k) = (g.m, g.n, g.k);
     let finish = Finish { out: g.c, batch: g.batch, accumulate: g.accumulate, epilogue: g.epilogue };
-    if g.a.elem == Elem::F64 || g.b.elem == Elem::F64 {
-        let kernel = kernel::f64_kernel();
-        return driver::work_bytes(&Job::<f64, f64> { kernel, m, n, k, batches, a: &a, b: &b, finish });
-    }
-    match kernel::bf16_kernel() {
-        Some(kernel) if g.a.elem == Elem::BF16 && g.b.elem == Elem::BF16 => {
-            driver::work_bytes(&Job::<Pair, f32> { kernel, m, n, k, batches, a: &a, b: &b, finish })
-        }
-        _ => {
-            let kernel = kernel::f32_kernel();
-            driver::work_bytes(&Job::<f32, f32> { kernel, m, n, k, batches, a: &a, b: &b, finish })
-        }
-    }
+    with_job!(g, batches, finish, driver::work_bytes)
 }
 
 /// The operands as packing sources.
