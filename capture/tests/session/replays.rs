@@ -145,9 +145,7 @@ fn recordings_survive_as_bytes() {
     let other = World::new(Tier::Compiled);
     let warm = other.tensor(&[1.0, 1.0]);
     other.scale(&other.op("mul", &[&warm, &warm]), 1.0); // registers the ops
-    let load = |bytes: &[u8]| {
-        Recording::from_bytes(&other.session, bytes, &mut |name| other.known(name))
-    };
+    let load = |bytes: &[u8]| Recording::from_bytes(&other.session, bytes, &mut |name| other.known(name));
     let mut loaded = load(&bytes).unwrap();
     assert_eq!(recording.captured().unwrap(), loaded.captured().unwrap());
     let weights = other.tensor(&[10.0, 20.0]);
