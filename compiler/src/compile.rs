@@ -148,11 +148,16 @@ impl Compiled {
 const LOWER: usize = 3;
 /// Higher limits that are tried then: computing more again is not always less memory.
 const HIGHER: &[f64] = &[1.1, 1.25, f64::INFINITY];
+/// Most times a program that leaves room below the limit is compiled again to use it.
+const ROOMIER: usize = 4;
+/// Room that is worth it, as a part of the limit.
+const ROOM: u64 = 32;
 
 /// Compiles a recorded graph.
 ///
-/// With a memory limit, passes aim at it by an estimate; where the finished plan misses it they aim lower by as much, as
-/// long as that helps, then higher. If no program fits, the smallest is returned.
+/// With a memory limit, passes aim at it by an estimate, and the finished plan shows how good that was. Where it misses the
+/// limit they aim lower by as much, as long as that helps, then higher; where it leaves room they aim higher, to compute less
+/// again. If no program fits, the smallest is returned.
 pub fn compile(graph: Graph, options: &CompileOptions) -> Result<Compiled, CompileError> {
     let Some(limit) = options.remat.memory_limit else { return compile_once(graph, options) };
     let rounded = options.memory.map_or(std::convert::identity as fn(u64) -> u64, |m| m.rounded);
@@ -182,6 +187,23 @@ pub fn compile(graph: Graph, options: &CompileOptions) -> Result<Compiled, Compi
             if total(&next) < total(&best) {
                 best = next;
             }
+        }
+    }
+    let mut step = limit.saturating_sub(total(&best));
+    for _ in 0..ROOMIER {
+        if step <= limit / ROOM {
+            break;
+        }
+        let next = aimed(aim.saturating_add(step))?;
+        if total(&next) <= limit {
+            aim += step;
+            if next.stats.cost.flops >= best.stats.cost.flops {
+                break; // nothing is computed again that need not be
+            }
+            best = next;
+            step = limit - total(&best);
+        } else {
+            step /= 2;
         }
     }
     Ok(best)

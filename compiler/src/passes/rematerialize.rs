@@ -56,6 +56,8 @@ const MAX_CONE: (usize, usize) = (24, 96);
 const SMALLER: u64 = 8;
 /// Price of a value, in times of its own traffic, that is paid without a limit.
 const TRAFFIC: f64 = 4.0;
+/// Time of attention's products, in times of a matrix product's (softmax between them, half of it masked).
+const ATTENTION: f64 = 2.0;
 /// Contractions between a copy and an equal recorded instruction that may use it.
 const NEAR: usize = 4;
 
@@ -127,6 +129,9 @@ fn inst_ns(g: &Graph, inst: &Inst, cx: &PassContext<'_>) -> f64 {
         Class::Leaf | Class::Movement | Class::Structural => 0.0,
         Class::Elementwise | Class::Indexed | Class::Random => {
             model.compute_ns(g.ty(inst.first).numel() as f64 * cost::element_ops(inst.kind))
+        }
+        Class::Library if matches!(inst.kind, OpKind::Attention | OpKind::AttentionBackward) => {
+            cost::inst_flops(g, inst).0 / model.flops_per_ns * ATTENTION
         }
         Class::Reduction | Class::Library => {
             let n: i64 = inst.operands.iter().map(|&v| g.ty(v).numel()).sum();
