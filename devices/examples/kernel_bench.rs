@@ -63,27 +63,44 @@ fn gelu(b: &mut Builder, x: Value) -> Value {
 
 fn layer_norm(rows: i64, c: i64) -> Case {
     case(&format!("layer norm {rows}x{c}"), FusionKind::Row, 8 * (rows * c) as u64, |b| {
-        let (x, w, bias) = (param(b, &[rows, c]), param(b, &[c]), param(b, &[c]));
-        let spread = |b: &mut Builder, v: Value| b.broadcast_in_dim(v, [rows, c], [0]);
-        let mean = |b: &mut Builder, v: Value| {
-            let s = b.reduce(ReduceKind::Sum, v, &[1]);
-            let n = b.full_like(s, 1.0 / c as f64);
-            b.mul(s, n)
-        };
-        let m = mean(b, x);
-        let m = spread(b, m);
-        let d = b.sub(x, m);
-        let sq = b.mul(d, d);
-        let v = mean(b, sq);
-        let eps = b.full_like(v, 1e-5);
-        let v = b.add(v, eps);
-        let r = b.unary(OpKind::Rsqrt, v);
-        let r = spread(b, r);
-        let y = b.mul(d, r);
-        let (w, bias) = (b.broadcast_to(w, [rows, c]), b.broadcast_to(bias, [rows, c]));
-        let y = b.mul(y, w);
-        vec![b.add(y, bias)]
+        let x = param(b, &[rows, c]);
+        vec![norm(b, x, rows, c)]
     })
+}
+
+/// The tail of benches/workloads.py: bias, tanh-gelu, layer norm.
+fn tail(rows: i64, c: i64) -> Case {
+    case(&format!("tail {rows}x{c}"), FusionKind::Row, 8 * (rows * c) as u64, |b| {
+        let (x, bias) = (param(b, &[rows, c]), param(b, &[c]));
+        let bias = b.broadcast_to(bias, [rows, c]);
+        let x = b.add(x, bias);
+        let x = gelu(b, x);
+        vec![norm(b, x, rows, c)]
+    })
+}
+
+/// Layer norm of `x`, with weight and bias as further parameters.
+fn norm(b: &mut Builder, x: Value, rows: i64, c: i64) -> Value {
+    let (w, bias) = (param(b, &[c]), param(b, &[c]));
+    let spread = |b: &mut Builder, v: Value| b.broadcast_in_dim(v, [rows, c], [0]);
+    let mean = |b: &mut Builder, v: Value| {
+        let s = b.reduce(ReduceKind::Sum, v, &[1]);
+        let n = b.full_like(s, 1.0 / c as f64);
+        b.mul(s, n)
+    };
+    let m = mean(b, x);
+    let m = spread(b, m);
+    let d = b.sub(x, m);
+    let sq = b.mul(d, d);
+    let v = mean(b, sq);
+    let eps = b.full_like(v, 1e-5);
+    let v = b.add(v, eps);
+    let r = b.unary(OpKind::Rsqrt, v);
+    let r = spread(b, r);
+    let y = b.mul(d, r);
+    let (w, bias) = (b.broadcast_to(w, [rows, c]), b.broadcast_to(bias, [rows, c]));
+    let y = b.mul(y, w);
+    b.add(y, bias)
 }
 
 fn softmax(rows: i64, c: i64) -> Case {
@@ -248,6 +265,8 @@ fn main() {
         copy(1 << 25),
         bias_gelu(32, 4096),
         bias_gelu(8192, 4096),
+        tail(64, 2048),
+        tail(4096, 2048),
         layer_norm(32, 4096),
         layer_norm(8192, 4096),
         layer_norm(32768, 256),

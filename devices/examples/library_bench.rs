@@ -276,9 +276,12 @@ fn main() {
     pool::set_num_threads(threads);
     println!("{:?}, {threads} thread(s)", rsx_devices::cpu::lib::isa::current());
     if "attention".contains(&only) {
+        // The GPT of benches/workloads.py.
+        attention(Elem::F32, 4, 8, 256, 32, true);
         attention(Elem::F32, 4, 12, 512, 64, false);
         attention(Elem::F32, 4, 12, 512, 64, true);
         attention(Elem::BF16, 4, 12, 512, 64, true);
+        attention(Elem::F32, 1, 12, 1024, 64, true);
         attention(Elem::F32, 1, 1, 2048, 128, true);
     }
     if "conv".contains(&only) {

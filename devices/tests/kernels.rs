@@ -157,6 +157,51 @@ fn rows_and_columns() {
     report(failures);
 }
 
+/// A result that takes the place of an operand which another result, computed later, reads too (random graph 1164 and
+/// others of `programs.rs`): at one point, in rows, and in row kernels that also have results per row.
+#[test]
+fn results_in_place_of_operands() {
+    let pool = MemoryPool::new(None);
+    for (kind, dims) in [
+        (FusionKind::Loop, &[][..]),
+        (FusionKind::Loop, &[1, 1]),
+        (FusionKind::Loop, &[5, 37]),
+        (FusionKind::Row, &[7, 1]),
+        (FusionKind::Row, &[7, 33]),
+    ] {
+        let s = sample(&format!("in place {kind:?} {dims:?}"), |b| {
+            let (x, y) = (param(b, DType::F32, dims), param(b, DType::F32, dims));
+            let product = b.mul(x, y);
+            let root = b.unary(OpKind::Tanh, x);
+            let mut out = vec![product, root];
+            if kind == FusionKind::Row {
+                let sum = b.reduce(ReduceKind::Sum, y, &[1]);
+                out.push(b.unary(OpKind::Exp, sum));
+            }
+            out
+        });
+        let want = interp::eval(&s.graph, &s.args).unwrap();
+        for target in targets() {
+            let spec = KernelSpec { name: s.name.clone(), kind, body: Arc::new(s.graph.clone()) };
+            let kernel = Kernel::compile(&spec, target, true, None).unwrap();
+            let mut blocks: Vec<Block> = s.args.iter().map(|a| block(&pool, &a.bytes)).collect();
+            let types = s.graph.result_types();
+            blocks.extend(types[1..].iter().map(|t| block(&pool, &vec![0xAA; t.bytes() as usize])));
+            let mut args: Vec<*mut u8> = blocks.iter().map(Block::as_ptr).collect();
+            // The first result lies where the first operand does.
+            args.insert(2, args[0]);
+            let fault = Fault::default();
+            // SAFETY: the blocks are as large as the types say.
+            unsafe { kernel.launch(&args, 2, &[], &pool, &fault) }.unwrap();
+            for (w, p) in want.iter().zip(&args[2..]) {
+                // SAFETY: as above.
+                let got = unsafe { std::slice::from_raw_parts(*p, w.ty.bytes() as usize) };
+                assert_eq!(difference(got, w, 4.0), None, "{} {target:?}", s.name);
+            }
+        }
+    }
+}
+
 /// Epilogues on rectangles that cover the space unevenly.
 #[test]
 fn epilogues() {

@@ -5,13 +5,14 @@ use common::{targets, tolerance, ulps};
 use rsx_compiler::interp::{Num, Tensor, eval};
 use rsx_compiler::ir::{DType, Graph, OpKind, ParamKind, decode_f64};
 use rsx_compiler::kernel::bits;
-use rsx_compiler::samples::{Sample, random_graph, samples};
+use rsx_compiler::samples::{Sample, random_graph, samples, with_rounding_noise};
 use rsx_compiler::{CompileOptions, compile, dump};
 use rsx_devices::cpu::target::Target;
 use rsx_devices::cpu::{CpuDevice, pool};
 use rsx_devices::memory::MemoryPool;
 use rsx_devices::{Buffer, Device, DeviceError, execute};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Relative to the largest element: sums are rounded in another order than the interpreter's.
 fn scale(dtype: DType) -> f64 {
@@ -24,7 +25,8 @@ fn scale(dtype: DType) -> f64 {
     }
 }
 
-fn difference(got: &[u8], want: &Tensor) -> Option<String> {
+/// The first element that differs by more than rounding does; `spread`: how far it may be off in any case.
+fn difference(got: &[u8], want: &Tensor, spread: Option<&[f64]>) -> Option<String> {
     let dtype = want.ty.dtype;
     let size = dtype.size();
     for i in 0..want.ty.numel() as usize {
@@ -34,11 +36,26 @@ fn difference(got: &[u8], want: &Tensor) -> Option<String> {
         }
         let (gv, wv) = (decode_f64(dtype, g), decode_f64(dtype, w));
         let near = gv.is_finite() && wv.is_finite() && (gv - wv).abs() <= scale(dtype) * (wv.abs() + 0.25);
+        let near = near || spread.is_some_and(|s| (gv - wv).abs() <= s[i]);
         if !dtype.is_float() || (!near && ulps(dtype, gv, wv) > tolerance(dtype)) {
             return Some(format!("element {i} of {}: {gv:e}, expected {wv:e}", want.ty));
         }
     }
     None
+}
+
+/// How far each element of result `n` moves when every op is off by up to what kernels are tested to: some graphs magnify
+/// the rounding of their ops, and only those elements may be off by more.
+fn spread(s: &Sample, n: usize, want: &Tensor) -> Vec<f64> {
+    let want = want.to_f64();
+    let mut most = vec![0f64; want.len()];
+    for seed in 0..24 {
+        let Ok(noisy) = with_rounding_noise(s, seed, |dtype| tolerance(dtype) as usize) else { break };
+        for (m, (x, w)) in most.iter_mut().zip(noisy[n].to_f64().iter().zip(&want)) {
+            *m = m.max((x - w).abs());
+        }
+    }
+    most
 }
 
 fn buffer(device: &dyn Device, bytes: &[u8]) -> Buffer {
@@ -92,7 +109,8 @@ fn check_with(s: &Sample, targets: &[Target], options: &CompileOptions, failures
             Err(e) => failures.push(format!("{what}: {e}\n{}", s.graph)),
             Ok((got, text)) => {
                 for (n, (g, w)) in got.iter().zip(&want).enumerate() {
-                    if let Some(d) = difference(g, w) {
+                    let apart = difference(g, w, None).is_some();
+                    if let Some(d) = apart.then(|| difference(g, w, Some(&spread(s, n, w)))).flatten() {
                         failures.push(format!("{what}: result {n}: {d}\n{}\n{text}", s.graph));
                         break;
                     }
@@ -125,20 +143,33 @@ fn samples_of_every_op() {
 #[path = "../../compiler/tests/models/mod.rs"]
 mod models;
 
-/// `RSX_COUNT` random graphs from number `RSX_SEED` on: 300 unless said, thousands by night.
+/// `RSX_COUNT` random graphs from number `RSX_SEED` on: 300 unless said, thousands by night. A long run tells on standard
+/// error how far it is every few seconds, and each disagreement when it is found. Nearly all of the time goes to LLVM:
+/// `RSX_LLVM_LEVEL=none` halves it.
 #[test]
 fn random_graphs() {
     let mut failures = Vec::new();
     let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
     let (first, count) = (number("RSX_SEED", 0), number("RSX_COUNT", 300));
+    let list = targets();
+    let (begin, mut told) = (Instant::now(), Instant::now());
     for seed in first..first + count {
         let size = 4 + (seed % 40) as usize;
-        let list = targets();
         let target = list[seed as usize % list.len()];
         // Some are squeezed into no memory at all.
         let mut options = CompileOptions::default();
         options.remat.memory_limit = (seed % 5 == 0).then_some(0);
+        let known = failures.len();
         check_with(&random_graph(seed, size), &[target], &options, &mut failures);
+        for f in &failures[known..] {
+            eprintln!("seed {seed}: {f}");
+        }
+        if told.elapsed().as_secs() >= 5 {
+            told = Instant::now();
+            let (done, seconds) = (seed - first + 1, begin.elapsed().as_secs_f64());
+            let rate = done as f64 / seconds;
+            eprintln!("{done} of {count}, seed {seed}: {rate:.1}/s, {} failures, {seconds:.0} s", failures.len());
+        }
     }
     report(failures);
 }

@@ -8,12 +8,14 @@ mod elementwise;
 mod library;
 mod maker;
 mod movement;
+mod noise;
 mod random;
 mod random_shaped;
 #[cfg(test)]
 mod tests;
 
 pub use arguments::{arguments, split_arguments};
+pub use noise::with_rounding_noise;
 pub use random::{NOISE, random_graph};
 
 use crate::interp::Tensor;

@@ -1,6 +1,6 @@
 //! LLVM's C API, as much as code generation needs: text IR to optimised object bytes.
 //!
-//! Every compile has its own context and every thread its own target machines, so compiles run in parallel.
+//! Every compile has its own context and a target machine that no other uses meanwhile, so compiles run in parallel.
 use super::target::Level;
 use llvm_sys::core::*;
 use llvm_sys::error::LLVMGetErrorMessage;
@@ -9,10 +9,9 @@ use llvm_sys::prelude::*;
 use llvm_sys::target::*;
 use llvm_sys::target_machine::*;
 use llvm_sys::transforms::pass_builder::*;
-use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::null_mut;
-use std::sync::{Once, OnceLock};
+use std::sync::{Mutex, Once, OnceLock};
 
 /// Explicit vector IR needs little: these give O3's run time at a third of its compile time. (Instcombine used alone
 /// ends the process when it has not finished in one round, unless told otherwise.)
@@ -70,6 +69,21 @@ pub(super) unsafe fn check(e: llvm_sys::error::LLVMErrorRef) -> Result<(), LlvmE
 
 struct Machine(LLVMTargetMachineRef);
 
+// SAFETY: a machine is bound to no thread; its owner is its only user.
+unsafe impl Send for Machine {}
+
+/// How much LLVM's back end optimises; `RSX_LLVM_LEVEL` (`none`, `less`, `default`, `aggressive`) sets it. `none` compiles
+/// some times faster: for long tests of the generator, whose text is the same. No cache's key has it: keep it away from
+/// disk caches.
+fn codegen_level() -> LLVMCodeGenOptLevel {
+    match std::env::var("RSX_LLVM_LEVEL").as_deref() {
+        Ok("none") => LLVMCodeGenOptLevel::LLVMCodeGenLevelNone,
+        Ok("less") => LLVMCodeGenOptLevel::LLVMCodeGenLevelLess,
+        Ok("aggressive") => LLVMCodeGenOptLevel::LLVMCodeGenLevelAggressive,
+        _ => LLVMCodeGenOptLevel::LLVMCodeGenLevelDefault,
+    }
+}
+
 impl Machine {
     fn new(level: Level) -> Result<Machine, LlvmError> {
         let text = |s: &str| CString::new(s).map_err(|_| LlvmError("NUL in a target name".into()));
@@ -86,7 +100,7 @@ impl Machine {
                 triple.as_ptr(),
                 cpu.as_ptr(),
                 features.as_ptr(),
-                LLVMCodeGenOptLevel::LLVMCodeGenLevelDefault,
+                codegen_level(),
                 LLVMRelocMode::LLVMRelocPIC,
                 LLVMCodeModel::LLVMCodeModelDefault,
             );
@@ -102,9 +116,8 @@ impl Drop for Machine {
     }
 }
 
-thread_local! {
-    static MACHINES: RefCell<[Option<Machine>; 3]> = const { RefCell::new([None, None, None]) };
-}
+/// Machines that nobody uses, per level. Threads that compile come and go; a machine takes milliseconds to make.
+static MACHINES: [Mutex<Vec<Machine>>; 3] = [const { Mutex::new(Vec::new()) }; 3];
 
 struct Context(LLVMContextRef);
 
@@ -143,15 +156,13 @@ pub fn compile(ir: &str, level: Level, output: Output) -> Result<Vec<u8>, LlvmEr
         other.unwrap_or_else(|| PASSES.to_owned())
     });
     init();
-    MACHINES.with(|machines| {
-        let slot = &mut machines.borrow_mut()[level as usize];
-        let machine = match slot {
-            Some(m) => m,
-            None => slot.insert(Machine::new(level)?),
-        };
-        // SAFETY: the machine is live and used by this thread alone.
-        unsafe { compile_with(ir, machine.0, output, passes) }
-    })
+    let idle = || MACHINES[level as usize].lock().unwrap_or_else(|e| e.into_inner());
+    let waiting = idle().pop();
+    let machine = waiting.map_or_else(|| Machine::new(level), Ok)?;
+    // SAFETY: the machine is live and this call's alone.
+    let done = unsafe { compile_with(ir, machine.0, output, passes) };
+    idle().push(machine);
+    done
 }
 
 /// # Safety

@@ -12,10 +12,7 @@ const BLOCK: i64 = 4096;
 /// Generates the walk over loops `loops` for stores `stores`; returns (units, grain).
 pub(super) fn emit(e: &mut Emit, loops: &[u32], stores: &[Store]) -> (i64, i64) {
     let Some((&lane, outer)) = loops.split_last() else {
-        for s in stores {
-            let raw = e.store_value(s, false);
-            e.store(s, false, &raw);
-        }
+        write_once(e, stores);
         return (1, 1);
     };
     let (w, extent) = (e.w as i64, e.k.loops[lane as usize].extent);
@@ -57,10 +54,16 @@ pub(super) fn write(e: &mut Emit, var: u32, trips: &Trips, unroll: usize, stores
 
 pub(super) fn write_lanes(e: &mut Emit, lanes: &[Lane], stores: &[Store]) {
     let raws: Vec<Vec<String>> =
-        lanes.iter().map(|l| e.on(l, |e| stores.iter().map(|s| e.store_value(s, true)).collect())).collect();
+        e.side_by_side(lanes, &mut |e, _| stores.iter().map(|s| e.store_value(s, true)).collect());
     for (lane, raws) in lanes.iter().zip(&raws) {
         e.on(lane, |e| stores.iter().zip(raws).for_each(|(s, raw)| e.store(s, true, raw)));
     }
+}
+
+/// Computes and stores at one point: a result may lie where an operand of another one does, so all are computed first.
+fn write_once(e: &mut Emit, stores: &[Store]) {
+    let raws: Vec<String> = stores.iter().map(|s| e.store_value(s, false)).collect();
+    stores.iter().zip(&raws).for_each(|(s, raw)| e.store(s, false, raw));
 }
 
 /// Generates an epilogue: the rectangle `[r0, r1) x [c0, c1)` of the space seen as rows and columns of the last
@@ -94,10 +97,7 @@ pub(super) fn epilogue(e: &mut Emit) -> Result<(), &'static str> {
         let trips = Trips { lo: "%c0".into(), hi: "%c1".into(), most: columns, unit, aligned, left, varies };
         write(e, column, &trips, unroll, &stores);
     } else {
-        for s in &stores {
-            let raw = e.store_value(s, false);
-            e.store(s, false, &raw);
-        }
+        write_once(e, &stores);
     }
     e.close(n, "%r0", "%r1", 1, &[]);
     Ok(())

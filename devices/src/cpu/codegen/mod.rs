@@ -4,6 +4,7 @@ mod convert;
 mod emit;
 mod flat;
 mod index;
+mod interleave;
 mod math;
 mod memory;
 mod ops;

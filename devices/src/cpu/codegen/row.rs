@@ -42,16 +42,15 @@ pub(super) fn emit(e: &mut Emit) -> (i64, i64, u64) {
         mark_written(e, &which.iter().map(|&r| k.reductions[r].value).collect::<Vec<_>>());
     }
     let (full, rows): (Vec<Store>, Vec<Store>) = k.stores.iter().cloned().partition(|s| s.full);
+    // Before the row is written: it may lie where what these read does.
+    let raws: Vec<String> = rows.iter().map(|s| e.store_value(s, false)).collect();
     if !full.is_empty() {
         e.nest(&reduced, &trips, unroll, &[], &mut |e, lanes, _| {
             write_lanes(e, lanes, &full);
             Vec::new()
         });
     }
-    for s in &rows {
-        let raw = e.store_value(s, false);
-        e.store(s, false, &raw);
-    }
+    rows.iter().zip(&raws).for_each(|(s, raw)| e.store(s, false, raw));
     e.close(n, "%lo", "%hi", 1, &[]);
     (k.kept(), 1, scratch)
 }

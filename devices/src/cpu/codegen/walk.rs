@@ -200,19 +200,18 @@ impl Emit<'_> {
         lanes: &[Lane],
         sums: &[String],
     ) -> Vec<String> {
-        let mut next = Vec::new();
-        for (u, lane) in lanes.iter().enumerate() {
-            self.on(lane, |e| {
-                for (j, &r) in which.iter().enumerate() {
-                    let x = e.masked_operand(r);
-                    let reduction = &e.k.reductions[r];
-                    let (kind, dtype) = (reduction.kind, reduction.dtype);
-                    next.push(e.combine(kind, dtype, true, &sums[u * which.len() + j], &x));
-                }
-                e.store_all(stores);
-            });
-        }
-        next
+        let each = self.side_by_side(lanes, &mut |e, u| {
+            let mut next = Vec::new();
+            for (j, &r) in which.iter().enumerate() {
+                let x = e.masked_operand(r);
+                let reduction = &e.k.reductions[r];
+                let (kind, dtype) = (reduction.kind, reduction.dtype);
+                next.push(e.combine(kind, dtype, true, &sums[u * which.len() + j], &x));
+            }
+            e.store_all(stores);
+            next
+        });
+        each.into_iter().flatten().collect()
     }
 
     /// Computes and writes `stores` in the lanes.

@@ -189,49 +189,69 @@ impl Problem {
                         b_len: k,
                         k,
                     };
-                    block(kn, &row(p, k_row, a.dim), rows, cols, s, KV_BLOCK, false);
-                    block(kn, &row(p.add(q_row), v_row, a.v_dim), rows, cols, d, KV_BLOCK, false);
-                    for r in 0..rows {
-                        let i = qs.start + i0 + r;
-                        let seen = a.visible(i, kv0, cols);
-                        let (sr, dr) = (s.add(r * KV_BLOCK), d.add(r * KV_BLOCK));
-                        sr.add(seen).write_bytes(0, cols - seen);
-                        dr.add(seen).write_bytes(0, cols - seen);
-                        let (sr, dr) =
-                            (std::slice::from_raw_parts_mut(sr, seen), std::slice::from_raw_parts_mut(dr, seen));
-                        let bias_row = a.bias.map(|_| {
-                            let br = std::slice::from_raw_parts_mut(bias, seen);
-                            a.bias_row(b, h, i, kv0, br);
-                            &*br
-                        });
-                        let lse = *self.lse.0.add((b * a.heads + h) * a.q_len + i);
-                        rows::backward_row(sr, dr, a.scale, bias_row, lse, *delta.add(gi * n + i0 + r));
+                    // Where rows see more and more, a few at a time: what none of them sees is not computed.
+                    let part = a.part(kn, qs.start + i0, kv0, cols, rows);
+                    for p0 in (0..rows).step_by(part) {
+                        let some = part.min(rows - p0);
+                        let width = a.visible(qs.start + i0 + p0 + some - 1, kv0, cols);
+                        let (s, d) = (s.add(p0 * KV_BLOCK), d.add(p0 * KV_BLOCK));
+                        if width > 0 {
+                            block(kn, &row(p.add(p0 * a.dim), k_row, a.dim), some, width, s, KV_BLOCK, false);
+                            let o = p.add(q_row + p0 * a.v_dim);
+                            block(kn, &row(o, v_row, a.v_dim), some, width, d, KV_BLOCK, false);
+                        }
+                        for r in 0..some {
+                            let i = qs.start + i0 + p0 + r;
+                            let seen = a.visible(i, kv0, width);
+                            // Whole chunks; rows have room for them.
+                            let long = seen.next_multiple_of(rows::L);
+                            let (sr, dr) = (s.add(r * KV_BLOCK), d.add(r * KV_BLOCK));
+                            sr.add(long).write_bytes(0, cols - long.min(cols));
+                            dr.add(long).write_bytes(0, cols - long.min(cols));
+                            let (sr, dr) =
+                                (std::slice::from_raw_parts_mut(sr, long), std::slice::from_raw_parts_mut(dr, long));
+                            let bias_row = a.bias.map(|_| {
+                                a.bias_row(b, h, i, kv0, std::slice::from_raw_parts_mut(bias, seen));
+                                std::slice::from_raw_parts(bias, long)
+                            });
+                            let lse = *self.lse.0.add((b * a.heads + h) * a.q_len + i);
+                            let delta = *delta.add(gi * n + i0 + p0 + r);
+                            rows::backward_row(sr, dr, seen, a.scale, bias_row, lse, delta);
+                        }
+                        if q && width > 0 {
+                            let by_query = Panels {
+                                a: d.cast_const(),
+                                packed: false,
+                                a_r: KV_BLOCK as isize,
+                                a_k: 1,
+                                b: k_col.cast_const(),
+                                b_len: bk,
+                                k: width,
+                            };
+                            block(kn, &by_query, some, a.dim, dq.add((gi * n + i0 + p0) * ldq), ldq, true);
+                        }
                     }
-                    // Transposed reads of the score blocks: lanes are keys, k runs over queries.
-                    let by_key = |x: *mut f32, y: *mut f32| Panels {
-                        a: x.cast_const(),
-                        packed: false,
-                        a_r: 1,
-                        a_k: KV_BLOCK as isize,
-                        b: y.cast_const(),
-                        b_len: rows,
-                        k: rows,
-                    };
                     if kv {
-                        block(kn, &by_key(s, p.add(q_row + o_row + q_col)), cols, a.v_dim, dv, ldv, true);
-                        block(kn, &by_key(d, p.add(q_row + o_row)), cols, a.dim, dk, ldq, true);
-                    }
-                    if q {
-                        let by_query = Panels {
-                            a: d.cast_const(),
-                            packed: false,
-                            a_r: KV_BLOCK as isize,
-                            a_k: 1,
-                            b: k_col.cast_const(),
-                            b_len: bk,
-                            k: cols,
-                        };
-                        block(kn, &by_query, rows, a.dim, dq.add((gi * n + i0) * ldq), ldq, true);
+                        // Keys that only the later queries see, a few at a time too.
+                        let part = if part < rows { part } else { cols };
+                        for j0 in (0..cols).step_by(part) {
+                            let some = part.min(cols - j0);
+                            // The first query that sees the first of these keys.
+                            let r0 = if a.causal { (kv0 + j0).saturating_sub(qs.start + i0).min(rows) } else { 0 };
+                            // Transposed reads of the score blocks: lanes are keys, k runs over queries.
+                            let by_key = |x: *mut f32, y: *mut f32| Panels {
+                                a: x.add(r0 * KV_BLOCK + j0).cast_const(),
+                                packed: false,
+                                a_r: 1,
+                                a_k: KV_BLOCK as isize,
+                                b: y.add(r0 * nr).cast_const(),
+                                b_len: rows,
+                                k: rows - r0,
+                            };
+                            let o = p.add(q_row + o_row + q_col);
+                            block(kn, &by_key(s, o), some, a.v_dim, dv.add(j0 * ldv), ldv, true);
+                            block(kn, &by_key(d, p.add(q_row + o_row)), some, a.dim, dk.add(j0 * ldq), ldq, true);
+                        }
                     }
                 }
                 if kv {
@@ -268,8 +288,7 @@ impl Problem {
                     }
                 }
             }
-            let (x, y) = (std::slice::from_raw_parts(x, n), std::slice::from_raw_parts(y, n));
-            x.iter().zip(y).map(|(a, b)| a * b).sum()
+            rows::dot(std::slice::from_raw_parts(x, n), std::slice::from_raw_parts(y, n))
         }
     }
 }

@@ -105,6 +105,11 @@ impl Attention {
         if self.causal { (i + 1).saturating_sub(kv0).min(n) } else { n }
     }
 
+    /// How many of `rows` queries from `i` on are computed at a time over `cols` keys: all, if they see the same keys.
+    fn part(&self, kn: &Kernel<f32, f32>, i: usize, kv0: usize, cols: usize, rows: usize) -> usize {
+        if self.visible(i, kv0, cols) == cols { rows } else { 2 * kn.mr }
+    }
+
     /// The bias of query `i` over keys `kv0..`, as f32; false means -inf.
     unsafe fn bias_row(&self, b: usize, h: usize, i: usize, kv0: usize, out: &mut [f32]) {
         let Some(bias) = &self.bias else { return };
@@ -316,49 +321,66 @@ unsafe fn forward_rows(
                 if bk_seen == 0 {
                     continue;
                 }
-                let scores = Panels {
-                    a: qp.add(i0 * a.dim).cast_const(),
-                    packed: true,
-                    a_r: 1,
-                    a_k: 0,
-                    b: kp.cast_const(),
-                    b_len: a.dim,
-                    k: a.dim,
-                };
-                block(kn, &scores, rows, bk_seen, s, KV_BLOCK, false);
-                for r in 0..rows {
-                    let i = i0 + r;
-                    let row = std::slice::from_raw_parts_mut(s.add(r * KV_BLOCK), bk_seen);
-                    let (seen, hidden) = row.split_at_mut(a.visible(q0 + i, kv0, bk_seen));
-                    hidden.fill(0.0);
-                    let bias_row = a.bias.map(|_| {
-                        let br = std::slice::from_raw_parts_mut(bias, seen.len());
-                        a.bias_row(b, h, q0 + i, kv0, br);
-                        &*br
-                    });
-                    let top = rows::scale_max(seen, a.scale, bias_row);
-                    let new = if top > m[i] || top != top { top } else { m[i] };
-                    if new == f32::NEG_INFINITY {
-                        seen.fill(0.0);
+                // Where rows see more and more, a few at a time: what none of them sees is not computed.
+                let part = a.part(kn, q0 + i0, kv0, bk_seen, rows);
+                for p0 in (0..rows).step_by(part) {
+                    let some = part.min(rows - p0);
+                    let cols = a.visible(q0 + i0 + p0 + some - 1, kv0, bk);
+                    if cols == 0 {
                         continue;
                     }
-                    let shrink = (m[i] - new).exp();
-                    l[i] = l[i] * shrink + rows::exp_sum(seen, new);
-                    m[i] = new;
-                    if shrink != 1.0 {
-                        std::slice::from_raw_parts_mut(o.add(i * ldo), ldo).iter_mut().for_each(|x| *x *= shrink);
+                    let scores = Panels {
+                        a: qp.add((i0 + p0) * a.dim).cast_const(),
+                        packed: true,
+                        a_r: 1,
+                        a_k: 0,
+                        b: kp.cast_const(),
+                        b_len: a.dim,
+                        k: a.dim,
+                    };
+                    block(kn, &scores, some, cols, s, KV_BLOCK, false);
+                    for r in 0..some {
+                        let i = i0 + p0 + r;
+                        let seen = a.visible(q0 + i, kv0, cols);
+                        // Whole chunks; rows have room for them.
+                        let (p, long) = (s.add(r * KV_BLOCK), seen.next_multiple_of(rows::L));
+                        p.add(long).write_bytes(0, cols - long.min(cols));
+                        let row = std::slice::from_raw_parts_mut(p, long);
+                        let bias_row = a.bias.map(|_| {
+                            a.bias_row(b, h, q0 + i, kv0, std::slice::from_raw_parts_mut(bias, seen));
+                            std::slice::from_raw_parts(bias, long)
+                        });
+                        let top = rows::scale_max(row, seen, a.scale, bias_row);
+                        let new = if top > m[i] || top != top { top } else { m[i] };
+                        if new == f32::NEG_INFINITY {
+                            row.fill(0.0);
+                            continue;
+                        }
+                        let sum = rows::exp_sum(row, new);
+                        if m[i] == f32::NEG_INFINITY {
+                            l[i] = sum;
+                        } else {
+                            let shrink = (m[i] - new).exp();
+                            l[i] = l[i] * shrink + sum;
+                            if shrink != 1.0 {
+                                std::slice::from_raw_parts_mut(o.add(i * ldo), ldo)
+                                    .iter_mut()
+                                    .for_each(|x| *x *= shrink);
+                            }
+                        }
+                        m[i] = new;
                     }
+                    let weighted = Panels {
+                        a: s.cast_const(),
+                        packed: false,
+                        a_r: KV_BLOCK as isize,
+                        a_k: 1,
+                        b: vp.cast_const(),
+                        b_len: bk,
+                        k: cols,
+                    };
+                    block(kn, &weighted, some, a.v_dim, o.add((i0 + p0) * ldo), ldo, true);
                 }
-                let weighted = Panels {
-                    a: s.cast_const(),
-                    packed: false,
-                    a_r: KV_BLOCK as isize,
-                    a_k: 1,
-                    b: vp.cast_const(),
-                    b_len: bk,
-                    k: bk_seen,
-                };
-                block(kn, &weighted, rows, a.v_dim, o.add(i0 * ldo), ldo, true);
             }
         }
         for i in 0..n {

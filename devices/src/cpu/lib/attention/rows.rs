@@ -2,30 +2,35 @@
 
 use crate::cpu::lib::isa::{self, Isa};
 
+/// `a·b + c`, in one step where the instruction set has one.
+#[inline(always)]
+fn mac<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
+    if FMA { a.mul_add(b, c) } else { a * b + c }
+}
+
 /// e^x for x ≤ 0 (and a little above), within 2 ulp; 0 below -87.3; NaN stays. Cephes' polynomial;
 /// no branch, so that loops over it become vectors.
 #[inline(always)]
-fn exp(x: f32) -> f32 {
+fn exp<const FMA: bool>(x: f32) -> f32 {
     const MAGIC: f32 = 12_582_912.0;
-    let c = if x > 88.0 { 88.0 } else { x };
-    let c = if c < -88.0 { -88.0 } else { c };
-    let t = c * std::f32::consts::LOG2_E + MAGIC;
+    let t = mac::<FMA>(x, std::f32::consts::LOG2_E, MAGIC);
     let n = t - MAGIC;
-    let r = c - n * 0.693_359_375;
-    let r = r - n * -2.121_944_4e-4;
-    let p = 1.987_569_15e-4;
-    let p = p * r + 1.398_199_950_7e-3;
-    let p = p * r + 8.333_451_907_3e-3;
-    let p = p * r + 4.166_579_589_4e-2;
-    let p = p * r + 1.666_666_545_9e-1;
-    let p = p * r + 5.000_000_120_1e-1;
-    let y = p * (r * r) + r + 1.0;
+    let r = mac::<FMA>(n, -0.693_359_375, x);
+    let r = mac::<FMA>(n, 2.121_944_4e-4, r);
+    let p = mac::<FMA>(1.987_569_15e-4, r, 1.398_199_950_7e-3);
+    let p = mac::<FMA>(p, r, 8.333_451_907_3e-3);
+    let p = mac::<FMA>(p, r, 4.166_579_589_4e-2);
+    let p = mac::<FMA>(p, r, 1.666_666_545_9e-1);
+    let p = mac::<FMA>(p, r, 5.000_000_120_1e-1);
+    let y = mac::<FMA>(p, r * r, r) + 1.0;
     let k = t.to_bits().wrapping_sub(MAGIC.to_bits());
     let s = f32::from_bits(k.wrapping_add(127) << 23);
+    // Far below, what was computed is garbage.
     if x < -87.3 { 0.0 } else { y * s }
 }
 
-const L: usize = 16;
+/// Rows are handled in chunks of so many numbers, a whole number of vectors of any width.
+pub(super) const L: usize = 16;
 
 #[inline(always)]
 fn max2(a: f32, b: f32) -> f32 {
@@ -33,73 +38,106 @@ fn max2(a: f32, b: f32) -> f32 {
     if b > a || b != b { b } else { a }
 }
 
-/// `s = s·scale + bias`; returns the greatest (NaN if there is one, -inf if empty).
+/// All lanes as one, pairwise, so that the order does not depend on the vector width.
 #[inline(always)]
-fn scale_max_body(s: &mut [f32], scale: f32, bias: Option<&[f32]>) -> f32 {
-    let mut m = [f32::NEG_INFINITY; L];
-    let n = s.len();
-    match bias {
-        Some(b) => s.iter_mut().zip(&b[..n]).for_each(|(x, b)| *x = *x * scale + b),
-        None => s.iter_mut().for_each(|x| *x *= scale),
-    }
-    let mut chunks = s.chunks_exact(L);
-    for c in &mut chunks {
-        for l in 0..L {
-            m[l] = if c[l] > m[l] || c[l] != c[l] { c[l] } else { m[l] };
-        }
-    }
-    let tail = chunks.remainder().iter().fold(f32::NEG_INFINITY, |a, &x| max2(a, x));
-    m.iter().fold(tail, |a, &x| max2(a, x))
-}
-
-/// `s = e^(s - m)`; returns the sum.
-#[inline(always)]
-fn exp_sum_body(s: &mut [f32], m: f32) -> f32 {
-    let mut sum = [0f32; L];
-    let mut chunks = s.chunks_exact_mut(L);
-    for c in &mut chunks {
-        for l in 0..L {
-            c[l] = exp(c[l] - m);
-            sum[l] += c[l];
-        }
-    }
-    let mut total = 0.0;
-    for x in chunks.into_remainder() {
-        *x = exp(*x - m);
-        total += *x;
-    }
-    // Pairwise, so that the order does not depend on the vector width.
+fn across(mut x: [f32; L], f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut w = L / 2;
     while w > 0 {
         for l in 0..w {
-            sum[l] += sum[l + w];
+            x[l] = f(x[l], x[l + w]);
         }
         w /= 2;
     }
-    total + sum[0]
+    x[0]
 }
 
-/// `s = e^(s·scale + bias - lse)` (the probabilities), `d = s·(d - delta)·scale` (their gradient
-/// towards the scores).
+/// The first `seen` numbers: `s = s·scale + bias`; those behind them, in the last chunk: -inf. Returns the greatest (NaN
+/// if there is one, -inf if empty). `s` is of whole chunks, and `bias` as long.
 #[inline(always)]
-fn backward_body(s: &mut [f32], d: &mut [f32], scale: f32, bias: Option<&[f32]>, lse: f32, delta: f32) {
-    let n = s.len();
-    let d = &mut d[..n];
+fn scale_max_body<const FMA: bool>(s: &mut [f32], seen: usize, scale: f32, bias: Option<&[f32]>) -> f32 {
+    let mut m = [f32::NEG_INFINITY; L];
+    let (whole, last) = s.split_at_mut(seen / L * L);
     match bias {
         Some(b) => {
-            let b = &b[..n];
-            for i in 0..n {
-                s[i] = exp(s[i] * scale + b[i] - lse);
-                d[i] = s[i] * (d[i] - delta) * scale;
+            for (c, b) in whole.chunks_exact_mut(L).zip(b.chunks_exact(L)) {
+                for l in 0..L {
+                    c[l] = mac::<FMA>(c[l], scale, b[l]);
+                    m[l] = max2(m[l], c[l]);
+                }
             }
         }
         None => {
-            for i in 0..n {
-                s[i] = exp(s[i] * scale - lse);
-                d[i] = s[i] * (d[i] - delta) * scale;
+            for c in whole.chunks_exact_mut(L) {
+                for l in 0..L {
+                    c[l] *= scale;
+                    m[l] = max2(m[l], c[l]);
+                }
             }
         }
     }
+    if let Some(c) = last.first_chunk_mut::<L>() {
+        let zeros = [0f32; L];
+        let b = bias.map_or(&zeros[..], |b| &b[seen / L * L..][..L]);
+        let left = (seen % L) as i32;
+        for l in 0..L {
+            let x = mac::<FMA>(c[l], scale, b[l]);
+            c[l] = if (l as i32) < left { x } else { f32::NEG_INFINITY };
+            m[l] = max2(m[l], c[l]);
+        }
+    }
+    across(m, max2)
+}
+
+/// `s = e^(s - m)`; returns the sum. `s` is of whole chunks.
+#[inline(always)]
+fn exp_sum_body<const FMA: bool>(s: &mut [f32], m: f32) -> f32 {
+    let mut sum = [0f32; L];
+    for c in s.chunks_exact_mut(L) {
+        for l in 0..L {
+            c[l] = exp::<FMA>(c[l] - m);
+            sum[l] += c[l];
+        }
+    }
+    across(sum, |a, b| a + b)
+}
+
+/// The first `seen` numbers: `s = e^(s·scale + bias - lse)` (the probabilities), `d = s·(d - delta)·scale` (their gradient
+/// towards the scores); those behind them, in the last chunk: 0. `s`, `d` and `bias` are of whole chunks.
+#[inline(always)]
+fn backward_body<const FMA: bool>(
+    s: &mut [f32],
+    d: &mut [f32],
+    seen: usize,
+    scale: f32,
+    bias: Option<&[f32]>,
+    lse: f32,
+    delta: f32,
+) {
+    let zeros = [0f32; L];
+    for (n, (s, d)) in s.chunks_exact_mut(L).zip(d.chunks_exact_mut(L)).enumerate() {
+        let left = (seen - (n * L).min(seen)).min(L) as i32;
+        let b = bias.map_or(&zeros[..], |b| &b[n * L..][..L]);
+        for l in 0..L {
+            let x = if bias.is_some() { mac::<FMA>(s[l], scale, b[l]) - lse } else { mac::<FMA>(s[l], scale, -lse) };
+            let p = exp::<FMA>(x);
+            let g = p * (d[l] - delta) * scale;
+            (s[l], d[l]) = if (l as i32) < left { (p, g) } else { (0.0, 0.0) };
+        }
+    }
+}
+
+/// `Σ x·y`.
+#[inline(always)]
+fn dot_body<const FMA: bool>(x: &[f32], y: &[f32]) -> f32 {
+    let mut sum = [0f32; L];
+    let (xs, ys) = (x.chunks_exact(L), y.chunks_exact(L));
+    let tail = xs.remainder().iter().zip(ys.remainder()).fold(0.0, |s, (a, b)| mac::<FMA>(*a, *b, s));
+    for (x, y) in xs.zip(ys) {
+        for l in 0..L {
+            sum[l] = mac::<FMA>(x[l], y[l], sum[l]);
+        }
+    }
+    across(sum, |a, b| a + b) + tail
 }
 
 macro_rules! versions {
@@ -109,9 +147,9 @@ macro_rules! versions {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx2,fma")]
-                fn avx2($($a: $t),*) $(-> $r)? { $body($($a),*) }
+                fn avx2($($a: $t),*) $(-> $r)? { $body::<true>($($a),*) }
                 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-                fn avx512($($a: $t),*) $(-> $r)? { $body($($a),*) }
+                fn avx512($($a: $t),*) $(-> $r)? { $body::<true>($($a),*) }
                 let isa = isa::current();
                 if isa >= Isa::Avx512 {
                     // SAFETY: the processor has the features.
@@ -122,13 +160,14 @@ macro_rules! versions {
                     return unsafe { avx2($($a),*) };
                 }
             }
-            $body($($a),*)
+            $body::<false>($($a),*)
         }
     };
 }
-versions!(scale_max, scale_max_body, (s: &mut [f32], scale: f32, bias: Option<&[f32]>) -> f32);
+versions!(scale_max, scale_max_body, (s: &mut [f32], seen: usize, scale: f32, bias: Option<&[f32]>) -> f32);
 versions!(exp_sum, exp_sum_body, (s: &mut [f32], m: f32) -> f32);
-versions!(backward_row, backward_body, (s: &mut [f32], d: &mut [f32], scale: f32, bias: Option<&[f32]>, lse: f32, delta: f32));
+versions!(backward_row, backward_body, (s: &mut [f32], d: &mut [f32], seen: usize, scale: f32, bias: Option<&[f32]>, lse: f32, delta: f32));
+versions!(dot, dot_body, (x: &[f32], y: &[f32]) -> f32);
 
 #[cfg(test)]
 mod tests {
@@ -136,15 +175,37 @@ mod tests {
 
     #[test]
     fn exp_is_close_and_special_values_hold() {
-        let mut worst = 0f64;
-        for i in 0..200_000 {
-            let x = -(i as f32) * 87.0 / 200_000.0;
-            let want = (x as f64).exp();
-            worst = worst.max((exp(x) as f64 - want).abs() / want);
+        fn check<const FMA: bool>() {
+            let mut worst = 0f64;
+            for i in 0..200_000 {
+                let x = -(i as f32) * 87.0 / 200_000.0;
+                let want = (x as f64).exp();
+                worst = worst.max((exp::<FMA>(x) as f64 - want).abs() / want);
+            }
+            assert!(worst < 2.5e-7, "{worst}");
+            assert_eq!(exp::<FMA>(f32::NEG_INFINITY), 0.0);
+            assert_eq!(exp::<FMA>(-1e30), 0.0);
+            assert_eq!(exp::<FMA>(0.0), 1.0);
+            assert!(exp::<FMA>(f32::NAN).is_nan());
         }
-        assert!(worst < 2.5e-7, "{worst}");
-        assert_eq!(exp(f32::NEG_INFINITY), 0.0);
-        assert_eq!(exp(0.0), 1.0);
-        assert!(exp(f32::NAN).is_nan());
+        check::<true>();
+        check::<false>();
+    }
+
+    #[test]
+    fn what_is_not_seen_has_no_weight() {
+        for seen in [0, 1, 15, 16, 17, 31, 32] {
+            let mut s: Vec<f32> = (0..32).map(|i| if i < seen { i as f32 * 0.25 - 3.0 } else { f32::NAN }).collect();
+            let (mut p, mut d) = (s.clone(), s.clone());
+            let top = scale_max(&mut s, seen, -2.0, None);
+            assert_eq!(top, if seen == 0 { f32::NEG_INFINITY } else { 6.0 }, "{seen}");
+            let sum = exp_sum(&mut s[..seen.next_multiple_of(L)], 6.0);
+            let want: f64 = (0..seen).map(|i| (-0.5 * i as f64).exp()).sum();
+            assert!((sum as f64 - want).abs() < 1e-6 * want.max(1.0), "{seen}: {sum} {want}");
+            assert!(s[seen..seen.next_multiple_of(L)].iter().all(|&x| x == 0.0));
+            backward_row(&mut p, &mut d, seen, 1.0, None, 5.0, 1.0);
+            assert!(p[seen..].iter().chain(&d[seen..]).all(|&x| x == 0.0), "{seen} {p:?}");
+            assert!(p[..seen].iter().all(|x| *x > 0.0));
+        }
     }
 }
