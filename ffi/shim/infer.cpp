@@ -119,9 +119,50 @@ bool has_doubtful_types(const OpInfo& op, const IValue* args) {
   return types_differ && names_one_of(op.name, {"mm", "mv", "dot", "conv", "addr", "linear", "norm"});
 }
 
+// What a convolution demands of sizes, strides and paddings: asked of a batch of none, which computes nothing.
+bool accepts_convolution(const OpInfo& op, const IValue* args) {
+  const auto& input = args[0].toTensor();
+  if (input.dim() == 0) return false;
+  HostScope scope;
+  Stack host;
+  for (uint32_t i = 0; i < op.nargs; ++i) {
+    host.push_back(map_tensors(args[i], [&](const at::Tensor& t) {
+      if (!t.defined()) return t;
+      auto sizes = t.sizes().vec();
+      if (i == 0) sizes[0] = 0;
+      return at::Tensor(at::detail::empty_cpu(sizes, at::TensorOptions().dtype(t.scalar_type())));
+    }));
+  }
+  try {
+    run_host_kernel(op, host, Seed{});
+  } catch (const c10::Error&) {
+    return false;
+  }
+  return true;
+}
+
+// Sizes that PyTorch's meta function accepts and the CPU kernel refuses.
+bool has_doubtful_sizes(const OpInfo& op, const IValue* args) {
+  const auto tensor = [&](uint32_t i) -> const at::Tensor& { return args[i].toTensor(); };
+  const auto is = [&](const char* name) { return op.name == name; };
+  if (is("aten::convolution")) return !accepts_convolution(op, args);
+  if (is("aten::addmm") || is("aten::addmm_") || is("aten::addmm.out")) {
+    return tensor(1).dim() == 2 && tensor(2).dim() == 2 &&
+           !at::is_expandable_to(tensor(0).sizes(), {tensor(1).size(0), tensor(2).size(1)});
+  }
+  if (is("aten::index_select")) return tensor(2).dim() > 1;
+  if (is("aten::max") || is("aten::min")) return tensor(0).numel() == 0;
+  if (is("aten::multinomial")) {
+    return tensor(0).dim() > 0 && !args[2].toBool() && args[1].toInt() > tensor(0).size(-1);
+  }
+  return false;
+}
+
+}  // namespace
+
 // The CPU kernel is asked once for a signature, so that a mistake is raised in its words at the user's line. Its operands
 // are zeros, which are good indices; ones in elementwise ops, where integers may be divided by them.
-void ask_cpu_kernel(OpInfo& op, const IValue* args) {
+void ask_cpu_kernel(const OpInfo& op, const IValue* args) {
   const bool elementwise = op.handle.hasTag(at::Tag::pointwise) || op.name.find("div") != std::string::npos;
   const auto zeros = [&](const at::Tensor& t) {
     if (!t.defined() || !is_rsx(t)) return t;
@@ -138,6 +179,8 @@ void ask_cpu_kernel(OpInfo& op, const IValue* args) {
   if (op.random) run_libtorch_kernel(op, host, Seed{1, 1});
   else run_host_kernel(op, host, Seed{});
 }
+
+namespace {
 
 void collect(const OpInfo& op, const Stack& returned, Results& results) {
   for (uint32_t r = 0; r < op.nrets; ++r) {
@@ -287,7 +330,7 @@ bool infer(OpInfo& op, Stack& stack, const Encoder& record) {
     insert_immediate(op, record, RSX_WHY_OVERLAP);
     return false;
   }
-  if (has_doubtful_types(op, args)) ask_cpu_kernel(op, args);
+  if (has_doubtful_types(op, args) || has_doubtful_sizes(op, args)) ask_cpu_kernel(op, args);
   if (by_rule(op, args, record)) return false;
   if (Stack returned; op.structured && run_structured(op, args, returned)) {
     Results results;
