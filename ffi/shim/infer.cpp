@@ -285,6 +285,11 @@ at::Tensor laid_out(const at::Tensor& t, at::MemoryFormat format) {
   return at::empty(t.sizes(), rank == t.dim() ? options.memory_format(format) : options);
 }
 
+bool is_iterated(const OpInfo& op) {
+  if (names_one_of(op.name, {"clone", "copy"})) return false;
+  return op.handle.hasTag(at::Tag::pointwise) || names_one_of(op.name, {"aten::complex", "aten::polar"});
+}
+
 // An elementwise op's result as TensorIterator lays it out.
 at::Tensor iterated(const OpInfo& op, const IValue* args, const at::Tensor& t) {
   Shadows shadows(c10::DispatchKey::Meta);
@@ -293,7 +298,7 @@ at::Tensor iterated(const OpInfo& op, const IValue* args, const at::Tensor& t) {
   config.declare_static_dtype_and_device(t.scalar_type(), at::kMeta).add_owned_output(at::Tensor());
   bool any = false;
   for (uint32_t i = 0; i < op.nargs; ++i) {
-    if (!present(args[i]) || !is_rsx(args[i].toTensor())) continue;
+    if (op.writes_arg(i) || !present(args[i]) || !is_rsx(args[i].toTensor())) continue;
     config.add_owned_const_input(shadows.of(args[i].toTensor()));
     any = true;
   }
@@ -309,6 +314,8 @@ void lay_out(const OpInfo& op, const IValue* args, Stack& returned) {
       {"aten::roll", 0},
       {"aten::reflection_pad2d", 0},
       {"aten::replication_pad2d", 0},
+      {"aten::reflection_pad2d_backward", 1},
+      {"aten::replication_pad2d_backward", 1},
       {"aten::native_batch_norm", 0},
       {"aten::_native_batch_norm_legit", 0},
       {"aten::_native_batch_norm_legit.no_stats", 0},
@@ -329,8 +336,7 @@ void lay_out(const OpInfo& op, const IValue* args, Stack& returned) {
     returned[0] = laid_out(result, args[it->second].toTensor().suggest_memory_format());
   } else if (op.name == "aten::log_sigmoid_forward" || op.name == "aten::nll_loss2d_forward") {
     returned[0] = laid_out(result, at::MemoryFormat::Contiguous);
-  } else if (op.nrets == 1 && !op.structured && !names_one_of(op.name, {"clone", "copy"}) &&
-             (op.handle.hasTag(at::Tag::pointwise) || op.name == "aten::complex" || op.name == "aten::polar")) {
+  } else if (op.nrets == 1 && !op.structured && is_iterated(op)) {
     returned[0] = iterated(op, args, result);
   }
 }
@@ -372,7 +378,8 @@ bool by_meta(OpInfo& op, Stack& stack, const Encoder& e) {
       insert_immediate(op, e, RSX_WHY_OVERLAP);  // an operand is not resized: the CPU kernel refuses that
       return false;
     }
-    set_geometry(t, m.sizes(), m.strides());
+    const auto strided = is_iterated(op) ? iterated(op, args, m) : m;
+    set_geometry(t, m.sizes(), strided.strides());
     resized = true;
   }
   if (resized) return true;

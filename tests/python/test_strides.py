@@ -276,7 +276,17 @@ def visible(out):
     return [[s for s, n in zip(t.stride(), t.shape) if n > 1] for t in outs]
 
 
-@pytest.mark.parametrize("name", OPS)
+# docs/guide.md lists these.
+DIFFERENT = dict.fromkeys(["attention", "attention causal", "grad attention"], "the CPU's flash kernel keeps heads inside") | {
+    "grad group_norm": "PyTorch makes the input contiguous on every device but the CPU",
+    "select_scatter": "the CPU keeps the gaps of a sliced input",
+    "slice_scatter": "the CPU keeps the gaps of a sliced input",
+    "diagonal_scatter": "the CPU keeps the gaps of a sliced input",
+}
+NAMES = [pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=DIFFERENT[n])) if n in DIFFERENT else n for n in OPS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_strides(name):
     wrong = {}
     for (layout, x), y in zip(inputs("cpu").items(), inputs(D).values()):
