@@ -21,6 +21,16 @@ pub trait Backend: Send + Sync {
     /// Memory of at least `bytes` bytes, contents unspecified.
     fn allocate(&self, bytes: usize) -> Result<Buffer, OutOfMemory>;
 
+    /// Counts `bytes` that an eager engine allocated for the device itself until what it returns is dropped.
+    fn claim(&self, _bytes: usize) -> Result<Claim, OutOfMemory> {
+        Ok(Box::new(()))
+    }
+
+    /// Bound of what the device may hold, bytes; none: the machine's.
+    fn memory_limit(&self) -> Option<u64> {
+        None
+    }
+
     /// Gives cached memory back to the system.
     fn release_cached(&self);
 
@@ -29,6 +39,9 @@ pub trait Backend: Send + Sync {
     /// Starts a new peak at the present use.
     fn reset_peak(&self);
 }
+
+/// Memory counted as the device's while it is kept.
+pub type Claim = Box<dyn std::any::Any + Send + Sync>;
 
 /// A compiled piece, ready to run any number of times. Runs on the executor's thread only.
 pub trait Runnable: Send + Sync {

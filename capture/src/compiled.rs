@@ -5,8 +5,9 @@ use crate::run::Run;
 use crate::segment::{CompiledSegment, GraphStep, StepKind};
 use crate::{FallbackKind, FaultPoint, RunError, eager};
 use rsx_devices::Buffer;
-use rsx_lazy::Fault;
+use rsx_lazy::{EngineErrorKind, Fault};
 use smallvec::SmallVec;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -22,7 +23,7 @@ pub(crate) fn run(run: &mut Run<'_>, program: &CompiledSegment) {
     let last = program.steps.len().saturating_sub(1);
     for (k, step) in program.steps.iter().enumerate() {
         match &step.kind {
-            StepKind::Graph(graph) => match graph_step(run, graph, step.nodes.start) {
+            StepKind::Graph(graph) => match graph_step(run, graph, step.nodes.clone()) {
                 Outcome::Done => {}
                 Outcome::OpByOp => eager::nodes(run, step.nodes.clone()),
             },
@@ -44,8 +45,8 @@ pub(crate) fn run(run: &mut Run<'_>, program: &CompiledSegment) {
     }
 }
 
-fn graph_step(run: &mut Run<'_>, graph: &GraphStep, first_node: usize) -> Outcome {
-    let trace = run.trace;
+fn graph_step(run: &mut Run<'_>, graph: &GraphStep, nodes: Range<usize>) -> Outcome {
+    let (trace, first_node) = (run.trace, nodes.start);
     let mut inputs: SmallVec<[Buffer; 32]> = SmallVec::with_capacity(graph.inputs.len());
     for &i in &graph.inputs {
         match run.buffer(i, first_node) {
@@ -58,14 +59,19 @@ fn graph_step(run: &mut Run<'_>, graph: &GraphStep, first_node: usize) -> Outcom
     for (r, &o) in graph.outputs.iter().enumerate() {
         let buffer = match graph.runnable.alias(r).and_then(|p| inputs.get(p)) {
             Some(b) => Ok(b.clone()),
-            None if in_place_anyway(run, graph, o) => run.buffer(o, first_node),
-            None => run.fresh(o, first_node),
+            // Its address is fixed; what it holds is replaced, so that no earlier fault is in the way.
+            None => {
+                let own =
+                    in_place_anyway(run, graph, o).then(|| trace.storages[o as usize].storage.state().buffer.clone());
+                let bytes = trace.storages[o as usize].storage.nbytes();
+                own.flatten().map_or_else(|| run.shared.allocate(bytes), Ok)
+            }
         };
         match buffer {
             Ok(b) => results.push(b),
-            Err(fault) => {
-                graph.outputs.iter().for_each(|&o| run.fail(o, &fault));
-                return Outcome::Done;
+            Err(e) => {
+                drop((inputs, results));
+                return short(run, graph, nodes, e.message);
             }
         }
     }
@@ -91,6 +97,10 @@ fn graph_step(run: &mut Run<'_>, graph: &GraphStep, first_node: usize) -> Outcom
             }
             Outcome::Done
         }
+        Err(RunError::Launch(message)) if run.lacks(nodes.clone()).is_some() => {
+            drop((inputs, results));
+            short(run, graph, nodes, message)
+        }
         Err(RunError::Launch(message)) => {
             Counters::add(&run.shared.counters.launch_failures, 1);
             let node = &trace.nodes[first_node];
@@ -114,6 +124,15 @@ fn graph_step(run: &mut Run<'_>, graph: &GraphStep, first_node: usize) -> Outcom
             Outcome::Done
         }
     }
+}
+
+/// Memory for the piece cannot be had; nothing has been written. Op by op it may need less.
+fn short(run: &Run<'_>, graph: &GraphStep, nodes: Range<usize>, message: String) -> Outcome {
+    let Some(need) = run.lacks(nodes.clone()) else { return Outcome::OpByOp };
+    let message = format!("{message} (a program of {} ops; one by one they would take {need} bytes)", nodes.len());
+    let fault = run.fault(EngineErrorKind::OutOfMemory, Some(nodes.start), message);
+    graph.outputs.iter().for_each(|&o| run.fail(o, &fault));
+    Outcome::Done
 }
 
 /// Result `o` goes straight into its storage's own memory: the address is fixed and the piece does not read it.

@@ -1,7 +1,7 @@
 //! The real backend: the compiler's middle end above a device.
 use crate::key::Identity;
 use crate::timeline::{self, Event, Lane};
-use crate::{Backend, CompileError, MemoryStats, OutOfMemory, RunCost, RunError, Runnable};
+use crate::{Backend, Claim, CompileError, MemoryStats, OutOfMemory, RunCost, RunError, Runnable};
 use rsx_compiler::program::Program;
 use rsx_compiler::{CompileOptions, compile};
 use rsx_devices::cpu::CpuDevice;
@@ -59,6 +59,15 @@ impl Backend for DeviceBackend {
 
     fn allocate(&self, bytes: usize) -> Result<Buffer, OutOfMemory> {
         self.device.allocate(bytes).map_err(|e| OutOfMemory { bytes, message: e.to_string() })
+    }
+
+    fn claim(&self, bytes: usize) -> Result<Claim, OutOfMemory> {
+        let claimed = self.device.memory().claim(bytes);
+        claimed.map(|c| Box::new(c) as Claim).map_err(|e| OutOfMemory { bytes, message: e.to_string() })
+    }
+
+    fn memory_limit(&self) -> Option<u64> {
+        self.device.memory().limit().map(|l| l as u64)
     }
 
     fn release_cached(&self) {

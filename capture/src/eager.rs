@@ -1,4 +1,5 @@
 //! Tier 0: nodes one by one through the eager engine.
+use crate::OutOfMemory;
 use crate::looping;
 use crate::memory;
 use crate::metrics::Counters;
@@ -7,17 +8,20 @@ use crate::shared::{Shared, panic_text};
 use crate::timeline::{self, Lane};
 use rsx_devices::Buffer;
 use rsx_lazy::engine::Bytes;
-use rsx_lazy::{EagerCall, EagerOutputs, EngineError, EngineErrorKind, Fault, Node};
+use rsx_lazy::{EagerCall, EagerOutputs, EngineError, EngineErrorKind, Fault, Node, OutKind};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Runs the needed nodes of a range, freeing what dies on the way.
+/// Runs the needed nodes of a range, freeing what dies on the way, to the end or until the run is stopped.
 pub(crate) fn nodes(run: &mut Run<'_>, range: Range<usize>) {
     for n in range {
         if run.schedule.needed(n) {
             node(run, n);
+            if run.is_stopped() {
+                return;
+            }
             run.free(run.schedule.frees(n));
         }
     }
@@ -36,6 +40,7 @@ pub(crate) fn node(run: &mut Run<'_>, n: usize) {
     for &i in trace.inputs(node) {
         let buffer = match run.buffer(i, n) {
             Ok(b) => b,
+            Err(_) if run.is_stopped() => return,
             Err(fault) => match overwritten(run, n, i) {
                 Some(b) => {
                     revived.push(i);
@@ -48,16 +53,23 @@ pub(crate) fn node(run: &mut Run<'_>, n: usize) {
         storages.push(Bytes { ptr: buffer.ptr(), len });
         held.push(buffer);
     }
-    let mut outputs = Outputs { shared: run.shared, buffers: SmallVec::new() };
+    if let Err(fault) = run.writes(node) {
+        return skip(run, n, &fault);
+    }
+    let mut outputs = Outputs { shared: run.shared, buffers: SmallVec::new(), short: None };
     outputs.buffers.resize(trace.outputs(node).len(), None);
     let call = EagerCall { sig: &node.sig, storages: &storages, data: trace.data(node) };
     let engine = &run.shared.engine;
     Counters::add(&run.shared.counters.eager_ops, 1);
     let event = timeline::span(Lane::Device, || node.sig.op.name.clone());
     let ran = catch_unwind(AssertUnwindSafe(|| engine.run(&call, &mut outputs)))
-        .unwrap_or_else(|p| Err(EngineError { kind: EngineErrorKind::Internal, message: panic_text(&*p) }))
-        .and_then(|()| outputs.complete(run, node));
+        .unwrap_or_else(|p| Err(EngineError { kind: EngineErrorKind::Internal, message: panic_text(&*p) }));
     drop(event);
+    let ran = match outputs.short.take() {
+        // Said with the sizes; the engine only knows that it got nothing.
+        Some((k, e)) => Err(short_of(node, k, &e)),
+        None => ran.and_then(|()| outputs.complete(run, node)),
+    };
     match ran {
         Ok(()) => {
             for (&i, buffer) in trace.outputs(node).iter().zip(outputs.buffers) {
@@ -79,12 +91,25 @@ pub(crate) fn node(run: &mut Run<'_>, n: usize) {
 
 /// The node did not run: its results have no value, what it would have written stays as it was.
 fn skip(run: &Run<'_>, n: usize, fault: &Arc<Fault>) {
+    if run.is_stopped() {
+        return; // as if it had not begun
+    }
     for &i in run.trace.outputs(&run.trace.nodes[n]) {
         run.fail(i, fault);
     }
     for i in run.trace.writes(&run.trace.nodes[n]) {
         run.fail(i, fault);
     }
+}
+
+/// Output `k` of `node` has no memory.
+fn short_of(node: &Node, k: usize, e: &OutOfMemory) -> EngineError {
+    let out = node.sig.outs.iter().filter(|o| o.kind == OutKind::Fresh).nth(k);
+    let result = out.map_or_else(String::new, |o| {
+        let element = o.scalar_type().dtype().map_or_else(|| "elements".into(), |d| d.to_string());
+        format!(" for a result of {} of sizes {:?} of {element}", node.sig.op.name, o.sizes())
+    });
+    EngineError { kind: EngineErrorKind::OutOfMemory, message: format!("{}{result}", e.message) }
 }
 
 /// Ops whose written argument is wholly replaced without being read.
@@ -134,6 +159,8 @@ fn overwritten(run: &Run<'_>, n: usize, i: u32) -> Option<Buffer> {
 struct Outputs<'a> {
     shared: &'a Shared,
     buffers: SmallVec<[Option<Buffer>; 4]>,
+    /// The first output that had no memory.
+    short: Option<(usize, OutOfMemory)>,
 }
 
 impl Outputs<'_> {
@@ -162,17 +189,26 @@ impl Outputs<'_> {
 
 impl EagerOutputs for Outputs<'_> {
     fn allocate(&mut self, index: usize, nbytes: usize) -> Result<*mut u8, EngineError> {
-        let buffer = self
-            .shared
-            .allocate(nbytes)
-            .map_err(|e| EngineError { kind: EngineErrorKind::OutOfMemory, message: e.message })?;
+        let buffer = self.shared.allocate(nbytes).map_err(|e| {
+            let error = EngineError { kind: EngineErrorKind::OutOfMemory, message: e.message.clone() };
+            self.short.get_or_insert((index, e));
+            error
+        })?;
         let ptr = buffer.ptr();
         self.put(index, buffer)?;
         Ok(ptr)
     }
 
     fn adopt(&mut self, index: usize, ptr: *mut u8, nbytes: usize, drop: Box<dyn FnOnce() + Send + Sync>) {
-        // An index out of range is given back at once; `complete` reports what is missing.
-        let _ = self.put(index, memory::adopt(ptr, nbytes, drop));
+        match self.shared.claim(nbytes) {
+            // An index out of range is given back at once; `complete` reports what is missing.
+            Ok(claim) => {
+                let _ = self.put(index, memory::adopt(ptr, nbytes, drop, claim));
+            }
+            Err(e) => {
+                drop();
+                self.short.get_or_insert((index, e));
+            }
+        }
     }
 }

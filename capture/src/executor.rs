@@ -6,7 +6,7 @@ use crate::metrics::Counters;
 use crate::replay::Replay;
 use crate::run::Run;
 use crate::schedule::Schedule;
-use crate::segment;
+use crate::segment::{self, CompiledSegment};
 use crate::shared::{Shared, panic_text};
 use crate::timeline::{self, Lane};
 use crossbeam_channel::Receiver;
@@ -15,7 +15,7 @@ use rsx_lazy::{EngineErrorKind, FrameId, OutsideWrite, Storage, Trace};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Work for the executor.
 pub(crate) enum Job {
@@ -110,19 +110,8 @@ fn segment(shared: &Shared, job: &SegmentJob) {
         let mut run = Run::new(shared, trace, schedule);
         run.zero(&job.zeroed);
         match program {
-            Some(program) => {
-                if !program.started.swap(true, Relaxed) {
-                    // What the op-by-op runs left in caches fits nothing the program needs: peak memory is not to hold both.
-                    shared.backend.release_cached();
-                }
-                compiled::run(&mut run, program);
-            }
-            None => {
-                Counters::add(&shared.counters.eager_runs, 1);
-                let started = Instant::now();
-                eager::nodes(&mut run, 0..trace.nodes.len());
-                shared.foresight.ran(trace.nodes.len(), started.elapsed());
-            }
+            Some(program) => run_program(&mut run, program),
+            None => op_by_op(&mut run, job),
         }
     }));
     let Err(panic) = ran else { return };
@@ -133,6 +122,55 @@ fn segment(shared: &Shared, job: &SegmentJob) {
     for u in trace.storages.iter().filter(|u| u.written) {
         u.storage.state().poison = Some(fault.clone());
     }
+}
+
+fn run_program(run: &mut Run<'_>, program: &CompiledSegment) {
+    if !program.started.swap(true, Relaxed) {
+        // What the op-by-op runs left in caches fits nothing the program needs: peak memory is not to hold both.
+        run.shared.backend.release_cached();
+    }
+    compiled::run(run, program);
+}
+
+/// Runs a segment without a program. Where memory is too short for that, it gets its program now, which mostly needs
+/// less (values are fused away or computed again): a step that fits compiled is not to fail because it came first.
+fn op_by_op(run: &mut Run<'_>, job: &SegmentJob) {
+    let (shared, nodes) = (run.shared, 0..job.trace.nodes.len());
+    let way_out = job.compiled && !job.entry.has_failed();
+    if way_out && run.lacks(nodes.clone()).is_some() && compile_now(shared, job) {
+        if let Some(program) = job.entry.program() {
+            return run_program(run, program);
+        }
+    }
+    Counters::add(&shared.counters.eager_runs, 1);
+    run.stop_when_short(way_out && !job.entry.has_failed());
+    let started = Instant::now();
+    eager::nodes(run, nodes.clone());
+    shared.foresight.ran(nodes.len(), started.elapsed());
+    if run.is_stopped() {
+        run.rewind();
+        run.stop_when_short(false);
+        compile_now(shared, job);
+        match job.entry.program() {
+            Some(program) => run_program(run, program),
+            None => eager::nodes(run, nodes),
+        }
+    }
+}
+
+/// Bounds waits for compiles that somebody else began: beyond, something is wrong with them.
+const LONGEST_COMPILE: Duration = Duration::from_secs(600);
+
+/// Compiles the job's segment, or waits for whoever is at it. Is there a program now?
+fn compile_now(shared: &Shared, job: &SegmentJob) -> bool {
+    let _span = tracing::debug_span!(target: "rsx::execute", "compile_now").entered();
+    shared.backend.release_cached();
+    if job.entry.compiling_since().is_some() {
+        job.entry.await_program(LONGEST_COMPILE, || !shared.is_closed());
+    } else if job.entry.start() {
+        segment::compile(shared, &job.entry, &job.trace, &job.live);
+    }
+    job.entry.program().is_some()
 }
 
 /// Waits for the compile of the job's segment where a run op by op would take as long.

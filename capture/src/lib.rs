@@ -38,7 +38,7 @@ mod segment;
 mod shared;
 mod stored;
 
-pub use backend::{Backend, CompileError, MemoryStats, OutOfMemory, RunCost, RunError, Runnable};
+pub use backend::{Backend, Claim, CompileError, MemoryStats, OutOfMemory, RunCost, RunError, Runnable};
 pub use device::DeviceBackend;
 pub use error::{ErrorKind, SessionError};
 pub use inject::FaultPoint;

@@ -4,6 +4,7 @@
 //! each of which means all messages of one subject: `RSX_LOG=compiles,wait`. Unset, warnings are shown.
 use std::sync::Once;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{Directive, LevelFilter};
 
 /// Subjects with a short name: target `rsx::<name>`.
 pub const SUBJECTS: [&str; 8] = ["cut", "lower", "compile", "compiles", "execute", "wait", "fallback", "replay"];
@@ -16,11 +17,25 @@ pub fn directives(value: &str) -> String {
     std::iter::once("warn".to_owned()).chain(asked).collect::<Vec<_>>().join(",")
 }
 
+/// Does `value` name levels and subjects only? A bare word that is neither would be taken for the name of a target.
+pub fn is_filter(value: &str) -> bool {
+    let plain = |d: &str| SUBJECTS.contains(&d) || d.parse::<LevelFilter>().is_ok() || d.starts_with("rsx");
+    let is_directive = |d: &str| {
+        (plain(d) || d.contains(['=', '['])) && directives(d).split(',').all(|d| d.parse::<Directive>().is_ok())
+    };
+    value.split(',').map(str::trim).filter(|d| !d.is_empty()).all(is_directive)
+}
+
+/// What [`is_filter`] accepts, in words.
+pub const FILTERS: &str = "a list, with commas between, of levels (error, warn, info, debug, trace), subjects (cut, lower, \
+                           compile, compiles, execute, wait, fallback, replay) and targets with levels (rsx::cut=debug)";
+
 /// Installs the log once, unless the program has one of its own. Spans are shown with the time spent in them.
 pub fn init() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let value = std::env::var("RSX_LOG").unwrap_or_default();
+        // A wrong value is an error at the first use of the device.
+        let value = std::env::var("RSX_LOG").ok().filter(|v| is_filter(v)).unwrap_or_default();
         let filter = EnvFilter::builder().parse_lossy(directives(&value));
         let spans = tracing_subscriber::fmt::format::FmtSpan::CLOSE;
         let log = tracing_subscriber::fmt().with_env_filter(filter).with_span_events(spans);
@@ -31,7 +46,18 @@ pub fn init() {
 
 #[cfg(test)]
 mod tests {
-    use super::directives;
+    use super::*;
+
+    #[test]
+    fn what_is_no_filter_is_found() {
+        for good in ["", "info", "compiles,wait", "rsx::cut=debug", "rsx=trace, warn", "off", "rsx", "h2=info"] {
+            assert!(is_filter(good), "{good}");
+        }
+        for bad in ["verbose", "rsx=loud", "=", "compile=", "info;debug"] {
+            assert!(!is_filter(bad), "{bad}");
+        }
+        assert!(SUBJECTS.iter().all(|s| FILTERS.contains(s)));
+    }
 
     #[test]
     fn short_names_expand() {

@@ -1,4 +1,5 @@
 //! Memory that an eager engine made and handed over.
+use crate::Claim;
 use rsx_devices::{Buffer, Memory};
 
 /// Memory somebody else owns, given back by a closure.
@@ -7,6 +8,8 @@ struct Foreign {
     address: usize,
     len: usize,
     drop: Option<Box<dyn FnOnce() + Send + Sync>>,
+    /// Counted as the device's for as long.
+    _claim: Claim,
 }
 
 impl Memory for Foreign {
@@ -27,6 +30,6 @@ impl Drop for Foreign {
 }
 
 /// A buffer over `len` bytes at `ptr`, which stay valid until `drop` is called.
-pub(crate) fn adopt(ptr: *mut u8, len: usize, drop: Box<dyn FnOnce() + Send + Sync>) -> Buffer {
-    Buffer::new(Foreign { address: ptr.expose_provenance(), len, drop: Some(drop) })
+pub(crate) fn adopt(ptr: *mut u8, len: usize, drop: Box<dyn FnOnce() + Send + Sync>, claim: Claim) -> Buffer {
+    Buffer::new(Foreign { address: ptr.expose_provenance(), len, drop: Some(drop), _claim: claim })
 }

@@ -102,7 +102,8 @@ impl Options {
 }
 
 /// Variables read where they are used, with what a value has to be.
-const VALUES: [(&str, fn(&str) -> bool, &str); 8] = [
+const VALUES: [(&str, fn(&str) -> bool, &str); 9] = [
+    ("RSX_LOG", crate::log::is_filter, crate::log::FILTERS),
     ("RSX_CHECK", |v| ["0", "1"].contains(&v), "0 or 1"),
     ("RSX_MEMORY_LIMIT", |v| parse_size(v).is_some_and(|b| b > 0), "a number of bytes, with or without K, M or G"),
     ("RSX_CACHE_LIMIT", |v| v.parse::<u64>().is_ok(), "a number of MiB"),
@@ -141,6 +142,7 @@ mod tests {
     fn values_are_checked() {
         let with = |name: &'static str, value: &'static str| check(&|n| (n == name).then(|| value.into()));
         for (name, good, bad) in [
+            ("RSX_LOG", "compiles,rsx::wait=debug", "loud"),
             ("RSX_MEMORY_LIMIT", "512M", "abc"),
             ("RSX_MEMORY_LIMIT", "1", "0"),
             ("RSX_CACHE_LIMIT", "0", "1G"),

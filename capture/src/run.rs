@@ -3,19 +3,74 @@ use crate::executor::replace;
 use crate::schedule::Schedule;
 use crate::shared::Shared;
 use rsx_devices::Buffer;
-use rsx_lazy::{EngineErrorKind, Fault, FrameId, Trace};
+use rsx_lazy::storage::StorageState;
+use rsx_lazy::{EngineErrorKind, Fault, FrameId, Node, Trace};
+use std::cell::{Cell, OnceCell};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// One run.
+///
+/// Memory that runs short is one fault of the segment, however many ops lack it, and storages that existed before are
+/// not written any more then: in eager PyTorch the lines behind the first error would not have run either.
 pub(crate) struct Run<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) trace: &'a Trace,
     pub(crate) schedule: &'a Schedule,
+    /// Memory ran short in this run, or before for something that it reads.
+    short: OnceCell<Arc<Fault>>,
+    /// A shortage ends the run, as if it had not begun, while nothing that existed before has changed.
+    stoppable: Cell<bool>,
+    stopped: Cell<bool>,
 }
 
 impl<'a> Run<'a> {
     pub(crate) fn new(shared: &'a Shared, trace: &'a Trace, schedule: &'a Schedule) -> Run<'a> {
-        Run { shared, trace, schedule }
+        let (stoppable, stopped) = (Cell::new(false), Cell::new(false));
+        Run { shared, trace, schedule, short: OnceCell::new(), stoppable, stopped }
+    }
+
+    /// Whether a shortage of memory ends the run: see [`Run::rewind`].
+    pub(crate) fn stop_when_short(&self, stop: bool) {
+        self.stoppable.set(stop);
+    }
+
+    /// Did a shortage end the run?
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.get()
+    }
+
+    /// Undoes a run that was stopped: nothing that the trace makes has a value, and everything else is as it was.
+    pub(crate) fn rewind(&self) {
+        for u in self.trace.storages.iter().filter(|u| u.created) {
+            *u.storage.state() = StorageState::default();
+        }
+        self.stopped.set(false);
+    }
+
+    /// Something that existed before the run is about to change.
+    fn changes(&self) {
+        self.stoppable.set(false);
+    }
+
+    /// What `node` writes in place is about to change. The shortage that forbids it, if there was one.
+    pub(crate) fn writes(&self, node: &Node) -> Result<(), Arc<Fault>> {
+        if !self.stoppable.get() && self.short.get().is_none() {
+            return Ok(());
+        }
+        if self.trace.writes(node).iter().all(|&i| self.trace.storages[i as usize].created) {
+            return Ok(());
+        }
+        self.changes();
+        self.short.get().map_or(Ok(()), |fault| Err(fault.clone()))
+    }
+
+    /// A bound of the device forbids that the nodes of `range` run one by one: bytes they would hold at once.
+    pub(crate) fn lacks(&self, range: Range<usize>) -> Option<u64> {
+        let limit = self.shared.backend.memory_limit()?;
+        let has_memory = self.trace.storages.iter().map(|u| u.storage.state().buffer.is_some()).collect();
+        let need = self.schedule.peak(self.trace, range, has_memory);
+        (self.shared.backend.memory().live.saturating_add(need) > limit).then_some(need)
     }
 
     /// The memory of storage `index` for reading, or the fault that keeps its value from being had. Memory that nobody
@@ -24,6 +79,9 @@ impl<'a> Run<'a> {
         let storage = &self.trace.storages[index as usize].storage;
         let mut state = storage.state();
         if let Some(fault) = state.obstacle(self.trace.sequence) {
+            if fault.kind == EngineErrorKind::OutOfMemory {
+                let _ = self.short.set(fault.clone());
+            }
             return Err(fault);
         }
         if let Some(buffer) = &state.buffer {
@@ -88,6 +146,9 @@ impl<'a> Run<'a> {
             let storage = &self.trace.storages[i as usize].storage;
             // Somebody may have got hold of it by its address meanwhile.
             if !storage.is_live_outside() {
+                if !self.trace.storages[i as usize].created {
+                    self.changes();
+                }
                 let buffer = storage.state().buffer.take();
                 drop(buffer);
             }
@@ -99,6 +160,13 @@ impl<'a> Run<'a> {
         let node = node.and_then(|n| self.trace.nodes.get(n));
         let op = node.map_or("a compiled segment", |n| n.sig.op.name.as_str());
         let frame = node.or(self.trace.nodes.first()).map_or_else(FrameId::default, |n| n.frame);
-        self.shared.fault(kind, op, frame, message, self.trace.sequence)
+        if kind != EngineErrorKind::OutOfMemory {
+            return self.shared.fault(kind, op, frame, message, self.trace.sequence);
+        }
+        if self.stoppable.get() {
+            self.stopped.set(true);
+            return Arc::new(Fault::new(kind, op, frame, message, self.trace.sequence));
+        }
+        self.short.get_or_init(|| self.shared.fault(kind, op, frame, message, self.trace.sequence)).clone()
     }
 }

@@ -1,5 +1,6 @@
 //! What tier 0 needs to know of a trace: which nodes matter and when storages are used last.
 use rsx_lazy::Trace;
+use std::ops::Range;
 
 /// Facts about a trace that hold for every trace of equal key.
 #[derive(Debug)]
@@ -49,8 +50,30 @@ impl Schedule {
         &self.frees[self.frees_of[node] as usize..self.frees_of[node + 1] as usize]
     }
 
+    /// Most bytes that the nodes of `range`, run one by one, hold above what is held when they begin. `has_memory[i]`:
+    /// storage i has some by then.
+    pub(crate) fn peak(&self, trace: &Trace, range: Range<usize>, mut has_memory: Vec<bool>) -> u64 {
+        let bytes = |i: u32| trace.storages[i as usize].storage.nbytes() as i64;
+        let (mut now, mut peak) = (0, 0);
+        for n in range.filter(|&n| self.needed[n]) {
+            let node = &trace.nodes[n];
+            for &i in trace.inputs(node).iter().chain(trace.outputs(node)) {
+                if !std::mem::replace(&mut has_memory[i as usize], true) {
+                    now += bytes(i);
+                }
+            }
+            peak = peak.max(now);
+            for &i in self.frees(n) {
+                if std::mem::replace(&mut has_memory[i as usize], false) {
+                    now -= bytes(i);
+                }
+            }
+        }
+        peak as u64
+    }
+
     /// Storages whose memory may be freed after the nodes of `range` ran.
-    pub(crate) fn frees_in(&self, range: &std::ops::Range<usize>) -> &[u32] {
+    pub(crate) fn frees_in(&self, range: &Range<usize>) -> &[u32] {
         &self.frees[self.frees_of[range.start] as usize..self.frees_of[range.end] as usize]
     }
 }

@@ -6,7 +6,7 @@ use crate::foresight::Foresight;
 use crate::inject::Injection;
 use crate::looping::Loops;
 use crate::metrics::Counters;
-use crate::{Backend, FaultPoint, OutOfMemory, SessionError, Tier};
+use crate::{Backend, Claim, FaultPoint, OutOfMemory, SessionError, Tier};
 use rsx_devices::Buffer;
 use rsx_devices::store::DiskStore;
 use rsx_graphbreak::Report;
@@ -192,6 +192,14 @@ impl Shared {
             self.backend.release_cached();
             self.backend.allocate(bytes)
         })
+    }
+
+    /// Counts `bytes` that the eager engine allocated itself; bounded and injected like [`Shared::allocate`].
+    pub(crate) fn claim(&self, bytes: usize) -> Result<Claim, OutOfMemory> {
+        if self.inject.hit(FaultPoint::Oom) {
+            return Err(OutOfMemory { bytes, message: format!("injected failure of an allocation of {bytes} bytes") });
+        }
+        self.backend.claim(bytes)
     }
 
     /// As [`Shared::allocate`], for memory that nobody has written: `torch.empty`. Debug builds zero it, so that a

@@ -192,6 +192,31 @@ impl MemoryPool {
         freed
     }
 
+    /// Counts `bytes` that somebody else allocated for this device as in use, until the claim is dropped.
+    ///
+    /// Errors with [`OutOfMemory`] if they do not fit the limit even after the cache is emptied.
+    pub fn claim(&self, bytes: usize) -> Result<Claim, OutOfMemory> {
+        let p = &self.0;
+        for attempt in 0..2 {
+            if attempt == 1 {
+                self.empty_cache();
+            }
+            let before = p.reserved.fetch_add(bytes, Ordering::Relaxed);
+            if before.saturating_add(bytes) <= p.limit.load(Ordering::Relaxed) {
+                let now = p.in_use.fetch_add(bytes, Ordering::Relaxed) + bytes;
+                p.peak.fetch_max(now, Ordering::Relaxed);
+                return Ok(Claim { pool: self.clone(), bytes });
+            }
+            p.reserved.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        Err(self.refuse(bytes))
+    }
+
+    /// What the pool may hold from the system, bytes.
+    pub fn limit(&self) -> Option<usize> {
+        Some(self.0.limit.load(Ordering::Relaxed)).filter(|&l| l != usize::MAX)
+    }
+
     /// Starts a new peak at the present use.
     pub fn reset_peak(&self) {
         self.0.peak.store(self.0.in_use.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -211,6 +236,19 @@ impl MemoryPool {
             system_allocations: p.system.load(Ordering::Relaxed),
             allocations: p.count.load(Ordering::Relaxed),
         }
+    }
+}
+
+/// Memory from elsewhere that a pool counts: see [`MemoryPool::claim`].
+pub struct Claim {
+    pool: MemoryPool,
+    bytes: usize,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.pool.0.in_use.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.pool.0.reserved.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -393,6 +431,17 @@ mod tests {
         assert_eq!(pool.empty_cache(), 5 << 20);
         assert_eq!(pool.stats().reserved, 1024);
         assert_eq!(pool.alloc(0).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn claims_count_and_are_bounded() {
+        let pool = MemoryPool::new(Some(1 << 20));
+        drop(pool.alloc(1 << 20).unwrap());
+        let a = pool.claim(1000).unwrap();
+        assert_eq!((pool.stats().in_use, pool.stats().reserved), (1000, 1000), "the cache went first");
+        assert_eq!(pool.claim(1 << 20).err().unwrap().in_use, 1000);
+        drop(a);
+        assert_eq!((pool.stats().in_use, pool.stats().reserved, pool.stats().peak), (0, 0, 1 << 20));
     }
 
     #[test]

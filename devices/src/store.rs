@@ -10,7 +10,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -84,6 +84,8 @@ pub struct DiskStore {
     misses: AtomicU64,
     writes: AtomicU64,
     damaged: AtomicU64,
+    /// The user has been told that nothing can be written.
+    complained: AtomicBool,
 }
 
 /// The directory that the environment names, if any.
@@ -121,7 +123,11 @@ impl DiskStore {
             match DiskStore::open(&directory, limit()) {
                 Ok(store) => Some(Arc::new(store)),
                 Err(why) => {
-                    tracing::warn!("{} is not used as a cache of compiled programs: {why}", directory.display());
+                    tracing::warn!(
+                        "{} is not used as a cache of compiled programs: {why}. Programs are kept for this process only; \
+                         RSX_CACHE_DIR names another directory",
+                        directory.display()
+                    );
                     None
                 }
             }
@@ -135,6 +141,9 @@ impl DiskStore {
         builder.recursive(true);
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        if directory.exists() && !directory.is_dir() {
+            return Err("it is not a directory".into());
+        }
         builder.create(directory).map_err(|e| e.to_string())?;
         private(directory)?;
         let zero = || AtomicU64::new(0);
@@ -146,6 +155,7 @@ impl DiskStore {
             misses: zero(),
             writes: zero(),
             damaged: zero(),
+            complained: AtomicBool::new(false),
         })
     }
 
@@ -226,6 +236,13 @@ impl DiskStore {
             }
             Err(error) => {
                 let _ = std::fs::remove_file(&temporary);
+                if !self.complained.swap(true, Relaxed) {
+                    tracing::warn!(
+                        "{} cannot be written to ({error}): programs compiled now are not kept for later processes; \
+                         RSX_CACHE_DIR names another directory",
+                        self.directory.display()
+                    );
+                }
                 tracing::debug!(target: "rsx::cache", path = %path.display(), %error, "an entry could not be stored");
             }
         }

@@ -13,7 +13,9 @@ int64_t choose(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, co
                      at::isFloatingType(type) && k.scalar_type() == type && v.scalar_type() == type &&
                      q.size(1) == k.size(1) && k.size(1) == v.size(1) && q.size(0) == k.size(0) &&
                      k.size(0) == v.size(0) && q.size(3) == k.size(3) && k.size(2) == v.size(2) &&
-                     !(mask && mask->defined() && (causal || mask->requires_grad()));
+                     !(mask && mask->defined() &&
+                       (causal || mask->requires_grad() ||
+                        !at::is_expandable_to(mask->sizes(), {q.size(0), q.size(1), q.size(2), k.size(2)})));
   return static_cast<int64_t>(fused ? sdp::SDPBackend::overrideable : sdp::SDPBackend::math);
 }
 

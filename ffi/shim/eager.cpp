@@ -114,7 +114,7 @@ void run_libtorch_kernel(const OpInfo& op, Stack& stack, const Seed& seed) {
 
 extern "C" int32_t rsx_cpp_eval(const RsxEval* e, char** text) {
   const auto fail = [&](int32_t status, const char* what) {
-    *text = strdup((rsx::op_info(e->op)->name + ": " + what).c_str());
+    *text = strdup(what);  // PyTorch's own words; who raises it names the op
     return status;
   };
   try {

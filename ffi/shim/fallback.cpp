@@ -16,6 +16,18 @@ class HostCopies {
 
   at::Tensor of(const at::Tensor& t, bool written) {
     if (!t.defined() || !is_rsx(t)) return t;
+    // An argument given twice stays one tensor: kernels look (an output that is an operand is not resized).
+    for (auto& [device, host, is_written] : made_)
+      if (device == t.unsafeGetTensorImpl() && is_written == written) return host;
+    auto host = make(t, written);
+    for (auto& [device, other, is_written] : made_)
+      if (device == t.unsafeGetTensorImpl()) host = other;
+    made_.push_back({t.unsafeGetTensorImpl(), host, written});
+    if (written) written_.emplace_back(t, host);
+    return host;
+  }
+
+  at::Tensor make(const at::Tensor& t, bool written) {
     auto& copy = storage(storage_of(t.unsafeGetTensorImpl()));
     copy.written |= written;
     at::Tensor host(at::detail::empty_cpu({0}, at::TensorOptions().dtype(t.scalar_type())));
@@ -23,7 +35,6 @@ class HostCopies {
     if (t.unsafeGetTensorImpl()->is_wrapped_number()) host.unsafeGetTensorImpl()->set_wrapped_number(true);
     if (t.is_conj()) host._set_conj(true);
     if (t.is_neg()) host._set_neg(true);
-    if (written) written_.emplace_back(t, host);
     return host;
   }
 
@@ -57,6 +68,12 @@ class HostCopies {
 
   RsxCause cause_;
   std::deque<Copy> copies_;
+  struct Made {
+    c10::TensorImpl* device;
+    at::Tensor host;
+    bool written;
+  };
+  std::vector<Made> made_;
   std::vector<std::pair<at::Tensor, at::Tensor>> written_;
 };
 

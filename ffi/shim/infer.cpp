@@ -2,6 +2,7 @@
 // tensors (about 1.5 us), then the Meta kernel (often Python: 70-1200 us), else run at once.
 #include "infer.h"
 
+#include <ATen/TensorIterator.h>
 #include <ATen/core/op_registration/adaption.h>
 
 #include "eager.h"
@@ -63,9 +64,17 @@ void insert_immediate(OpInfo& op, const Encoder& e, uint32_t reason) {
   Results().insert(op, e, RSX_SIG_IMMEDIATE);
 }
 
+bool names_one_of(const std::string& name, std::initializer_list<const char*> parts) {
+  for (const char* part : parts)
+    if (name.find(part) != std::string::npos) return true;
+  return false;
+}
+
 // Whether a written argument overlaps itself, or another one in part. Rules and Meta kernels do not look: such a call
 // is left to the CPU kernel, which refuses it, or warns and does it, as for CPU tensors.
 bool overlaps(const OpInfo& op, const IValue* args) {
+  // These refuse an operand that is the very tensor they write, too.
+  const bool strict = names_one_of(op.name, {"index_", "scatter", "gather", "masked_"});
   for (uint32_t i = 0; i < op.nargs; ++i) {
     if (!op.writes_arg(i) || !args[i].isTensor()) continue;
     const auto& written = args[i].toTensor();
@@ -74,16 +83,11 @@ bool overlaps(const OpInfo& op, const IValue* args) {
     for (uint32_t j = 0; j < op.nargs; ++j) {
       if (j == i || !args[j].isTensor()) continue;
       const auto& other = args[j].toTensor();
-      if (other.defined() && is_rsx(other) && at::get_overlap_status(written, other) == at::MemOverlapStatus::Partial)
-        return true;
+      if (!other.defined() || !is_rsx(other)) continue;
+      const auto status = at::get_overlap_status(written, other);
+      if (status == at::MemOverlapStatus::Partial || (strict && status == at::MemOverlapStatus::Full)) return true;
     }
   }
-  return false;
-}
-
-bool names_one_of(const std::string& name, std::initializer_list<const char*> parts) {
-  for (const char* part : parts)
-    if (name.find(part) != std::string::npos) return true;
   return false;
 }
 
@@ -119,9 +123,57 @@ bool has_doubtful_types(const OpInfo& op, const IValue* args) {
   return types_differ && names_one_of(op.name, {"mm", "mv", "dot", "conv", "addr", "linear", "norm"});
 }
 
+// What a convolution demands of sizes, strides and paddings: asked of a batch of none, which computes nothing.
+bool accepts_convolution(const OpInfo& op, const IValue* args) {
+  const auto& input = args[0].toTensor();
+  if (input.dim() == 0) return false;
+  // What only the kernels look at.
+  const auto stride = args[3].toIntVector(), dilation = args[5].toIntVector(), more = args[7].toIntVector();
+  for (const auto d : dilation)
+    if (d <= 0) return false;
+  const auto at_dim = [](const std::vector<int64_t>& v, size_t k) { return v[std::min(k, v.size() - 1)]; };
+  for (size_t k = 0; args[6].toBool() && k < more.size() && !stride.empty() && !dilation.empty(); ++k)
+    if (more[k] >= std::max(at_dim(stride, k), at_dim(dilation, k))) return false;
+  HostScope scope;
+  Stack host;
+  for (uint32_t i = 0; i < op.nargs; ++i) {
+    host.push_back(map_tensors(args[i], [&](const at::Tensor& t) {
+      if (!t.defined()) return t;
+      auto sizes = t.sizes().vec();
+      if (i == 0) sizes[0] = 0;
+      return at::Tensor(at::detail::empty_cpu(sizes, at::TensorOptions().dtype(t.scalar_type())));
+    }));
+  }
+  try {
+    run_host_kernel(op, host, Seed{});
+  } catch (const c10::Error&) {
+    return false;
+  }
+  return true;
+}
+
+// Sizes that PyTorch's meta function accepts and the CPU kernel refuses.
+bool has_doubtful_sizes(const OpInfo& op, const IValue* args) {
+  const auto tensor = [&](uint32_t i) -> const at::Tensor& { return args[i].toTensor(); };
+  const auto is = [&](const char* name) { return op.name == name; };
+  if (is("aten::convolution")) return !accepts_convolution(op, args);
+  if (is("aten::addmm") || is("aten::addmm_") || is("aten::addmm.out")) {
+    return tensor(1).dim() == 2 && tensor(2).dim() == 2 &&
+           !at::is_expandable_to(tensor(0).sizes(), {tensor(1).size(0), tensor(2).size(1)});
+  }
+  if (is("aten::index_select")) return tensor(2).dim() > 1;
+  if (is("aten::max") || is("aten::min")) return tensor(0).numel() == 0;
+  if (is("aten::multinomial")) {
+    return tensor(0).dim() > 0 && !args[2].toBool() && args[1].toInt() > tensor(0).size(-1);
+  }
+  return false;
+}
+
+}  // namespace
+
 // The CPU kernel is asked once for a signature, so that a mistake is raised in its words at the user's line. Its operands
 // are zeros, which are good indices; ones in elementwise ops, where integers may be divided by them.
-void ask_cpu_kernel(OpInfo& op, const IValue* args) {
+void ask_cpu_kernel(const OpInfo& op, const IValue* args) {
   const bool elementwise = op.handle.hasTag(at::Tag::pointwise) || op.name.find("div") != std::string::npos;
   const auto zeros = [&](const at::Tensor& t) {
     if (!t.defined() || !is_rsx(t)) return t;
@@ -138,6 +190,8 @@ void ask_cpu_kernel(OpInfo& op, const IValue* args) {
   if (op.random) run_libtorch_kernel(op, host, Seed{1, 1});
   else run_host_kernel(op, host, Seed{});
 }
+
+namespace {
 
 void collect(const OpInfo& op, const Stack& returned, Results& results) {
   for (uint32_t r = 0; r < op.nrets; ++r) {
@@ -224,14 +278,67 @@ bool rename_device(std::string& text) {
   return renamed;
 }
 
-// Convolutions keep the channels_last layout of input or weight; the Meta kernel does so for CUDA only.
-void keep_channels_last(const OpInfo& op, const IValue* args, Stack& returned) {
-  if (op.name != "aten::convolution") return;
+// What the CPU kernel's result looks like where PyTorch's meta function says something else.
+at::Tensor laid_out(const at::Tensor& t, at::MemoryFormat format) {
+  const int64_t rank = format == at::MemoryFormat::ChannelsLast ? 4 : format == at::MemoryFormat::ChannelsLast3d ? 5 : t.dim();
+  const auto options = t.options().device(at::kMeta);
+  return at::empty(t.sizes(), rank == t.dim() ? options.memory_format(format) : options);
+}
+
+bool is_iterated(const OpInfo& op) {
+  if (names_one_of(op.name, {"clone", "copy"})) return false;
+  return op.handle.hasTag(at::Tag::pointwise) || names_one_of(op.name, {"aten::complex", "aten::polar"});
+}
+
+// An elementwise op's result as TensorIterator lays it out.
+at::Tensor iterated(const OpInfo& op, const IValue* args, const at::Tensor& t) {
+  Shadows shadows(c10::DispatchKey::Meta);
+  at::TensorIteratorConfig config;
+  config.set_check_mem_overlap(false).check_all_same_dtype(false).check_all_same_device(false);
+  config.declare_static_dtype_and_device(t.scalar_type(), at::kMeta).add_owned_output(at::Tensor());
+  bool any = false;
+  for (uint32_t i = 0; i < op.nargs; ++i) {
+    if (op.writes_arg(i) || !present(args[i]) || !is_rsx(args[i].toTensor())) continue;
+    config.add_owned_const_input(shadows.of(args[i].toTensor()));
+    any = true;
+  }
+  if (!any) return t;
+  const auto iter = config.build();
+  return iter.output().sizes() == t.sizes() ? at::Tensor(iter.output()) : t;
+}
+
+// Strides of the first result are the CPU kernel's.
+void lay_out(const OpInfo& op, const IValue* args, Stack& returned) {
+  // The argument whose channels_last layout it keeps; any other layout gives a contiguous result.
+  static const std::unordered_map<std::string, uint32_t> like = {
+      {"aten::roll", 0},
+      {"aten::reflection_pad2d", 0},
+      {"aten::replication_pad2d", 0},
+      {"aten::reflection_pad2d_backward", 1},
+      {"aten::replication_pad2d_backward", 1},
+      {"aten::native_batch_norm", 0},
+      {"aten::_native_batch_norm_legit", 0},
+      {"aten::_native_batch_norm_legit.no_stats", 0},
+      {"aten::_native_batch_norm_legit_no_training", 0},
+      {"aten::native_batch_norm_backward", 1},
+      {"aten::native_group_norm_backward", 1},
+      {"aten::pixel_unshuffle", 0},
+      {"aten::channel_shuffle", 0},
+      {"aten::native_channel_shuffle", 0},
+  };
+  if (returned.empty() || !present(returned[0]) || op.ret_arg[0] >= 0) return;
   const auto result = returned[0].toTensor();
-  auto format = args[0].toTensor().suggest_memory_format();
-  if (format == at::MemoryFormat::Contiguous) format = args[1].toTensor().suggest_memory_format();
-  const int64_t rank = format == at::MemoryFormat::ChannelsLast ? 4 : format == at::MemoryFormat::ChannelsLast3d ? 5 : 0;
-  if (result.dim() == rank) returned[0] = at::empty(result.sizes(), result.options().memory_format(format));
+  if (op.name == "aten::convolution") {
+    auto format = args[0].toTensor().suggest_memory_format();
+    if (format == at::MemoryFormat::Contiguous) format = args[1].toTensor().suggest_memory_format();
+    if (format != at::MemoryFormat::Contiguous) returned[0] = laid_out(result, format);
+  } else if (const auto it = like.find(op.name); it != like.end()) {
+    returned[0] = laid_out(result, args[it->second].toTensor().suggest_memory_format());
+  } else if (op.name == "aten::log_sigmoid_forward" || op.name == "aten::nll_loss2d_forward") {
+    returned[0] = laid_out(result, at::MemoryFormat::Contiguous);
+  } else if (op.nrets == 1 && !op.structured && is_iterated(op)) {
+    returned[0] = iterated(op, args, result);
+  }
 }
 
 bool by_meta(OpInfo& op, Stack& stack, const Encoder& e) {
@@ -266,11 +373,17 @@ bool by_meta(OpInfo& op, Stack& stack, const Encoder& e) {
     if (!t.defined() || !is_rsx(t)) continue;
     const auto m = shadows.of(t);
     if (m.sizes() == t.sizes() && m.strides() == t.strides()) continue;
-    set_geometry(t, m.sizes(), m.strides());
+    for (uint32_t j = 0; j < op.nargs; ++j) {
+      if (j == i || !args[j].isTensor() || !args[j].toTensor().is_same(t)) continue;
+      insert_immediate(op, e, RSX_WHY_OVERLAP);  // an operand is not resized: the CPU kernel refuses that
+      return false;
+    }
+    const auto strided = is_iterated(op) ? iterated(op, args, m) : m;
+    set_geometry(t, m.sizes(), strided.strides());
     resized = true;
   }
   if (resized) return true;
-  keep_channels_last(op, args, meta);
+  lay_out(op, args, meta);
   Results results;
   collect(op, meta, results);
   results.insert(op, e);
@@ -283,13 +396,14 @@ bool inferring() { return t_inferring; }
 
 bool infer(OpInfo& op, Stack& stack, const Encoder& record) {
   const auto* args = &stack[stack.size() - op.nargs];
-  if (!op.structured && overlaps(op, args)) {
+  if (overlaps(op, args)) {
     insert_immediate(op, record, RSX_WHY_OVERLAP);
     return false;
   }
-  if (has_doubtful_types(op, args)) ask_cpu_kernel(op, args);
+  if (has_doubtful_types(op, args) || has_doubtful_sizes(op, args)) ask_cpu_kernel(op, args);
   if (by_rule(op, args, record)) return false;
   if (Stack returned; op.structured && run_structured(op, args, returned)) {
+    lay_out(op, args, returned);
     Results results;
     collect(op, returned, results);
     results.insert(op, record);

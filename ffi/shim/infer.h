@@ -14,6 +14,9 @@ struct InferBail {};
 // shape instead, so encode and look up again.
 bool infer(OpInfo& op, Stack& stack, const Encoder& record);
 
+// Raises what the CPU kernel says of such arguments, if it refuses them.
+void ask_cpu_kernel(const OpInfo& op, const IValue* args);
+
 // PyTorch's own complaint about tensors on several devices.
 [[noreturn]] void raise_foreign(OpInfo& op, Stack& stack);
 

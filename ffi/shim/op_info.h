@@ -59,6 +59,9 @@ OpInfo* op_info(const char* name, const char* overload = "");  // "aten::add", "
 OpInfo* op_info(uint32_t id);
 size_t op_count();
 
+// Whether the numbers of a random op make a distribution. Its kernel here, unlike libtorch's, does not look.
+bool is_distribution(const OpInfo& op, const IValue* args);
+
 // Kernels that libtorch lacks on the CPU (eager_*.cpp); null for every other op.
 EagerKernel eager_kernel(const std::string& name);
 

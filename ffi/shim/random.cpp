@@ -97,6 +97,15 @@ void dropout(Stack& s, const Seed& seed) {
 
 }  // namespace
 
+bool is_distribution(const OpInfo& op, const IValue* args) {
+  const auto number = [&](uint32_t i) { return args[i].toDouble(); };
+  if (op.eager == &uniform_) return number(1) <= number(2);
+  if (op.eager == &normal_) return number(2) >= 0;
+  if (op.eager == &bernoulli_) return number(1) >= 0 && number(1) <= 1;
+  if (op.eager == &exponential_) return number(1) > 0;
+  return true;
+}
+
 EagerKernel random_kernel(const std::string& name) {
   static const std::unordered_map<std::string, EagerKernel> kernels = {
       {"aten::uniform_", &uniform_},

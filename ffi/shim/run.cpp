@@ -137,6 +137,8 @@ void run(OpInfo& op, Stack& stack) {
   follow_default_dtype();
   if (C10_UNLIKELY(op.immediate)) return run_on_cpu(op, stack, op.reason);
   Seed seed;
+  if (C10_UNLIKELY(op.random && !is_distribution(op, &stack[stack.size() - op.nargs])))
+    ask_cpu_kernel(op, &stack[stack.size() - op.nargs]);
   // Drawn once per call, before any retry, so that known and new signatures draw the same numbers.
   if (C10_UNLIKELY(op.random)) seed = draw(op, &stack[stack.size() - op.nargs]);
   if (!record(op, stack, op.random ? &seed : nullptr)) run_on_cpu(op, stack, op.reason);

@@ -3,6 +3,7 @@
 //! Knows nothing of C++ or Python: ops arrive as flat words (see [`words`]) and single ops run through an
 //! [`engine::EagerEngine`] that somebody else provides.
 pub mod aten;
+mod byte_copies;
 pub mod cx;
 pub mod engine;
 pub mod lower;

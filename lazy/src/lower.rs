@@ -5,6 +5,7 @@
 pub use crate::ScalarSource;
 use crate::aten::expr::Ctx;
 use crate::aten::{KEEP, Row, Unsupported};
+use crate::byte_copies::{ByteCopy, byte_copies};
 use crate::cx::{Cx, PieceState, Reader, as_dtype, elements};
 use crate::view::Geometry;
 use crate::words::{Arg, TensorArg};
@@ -79,7 +80,13 @@ fn lower_with(trace: &Trace, plan: &Plan, broken: &AHashMap<usize, Unsupported>)
         g.borrow_mut().loc = n as u32;
         let lowered = match broken.get(&n) {
             Some(why) => Err(why.clone()),
-            None => lower_node(trace, n, &g, &mut state),
+            None => match plan.byte_copies.get(&n) {
+                Some(copy) => {
+                    copy_bytes(trace, *copy, &mut g.borrow_mut(), &mut state);
+                    Ok(())
+                }
+                None => lower_node(trace, n, &g, &mut state),
+            },
         };
         if let Some(error) = g.borrow().error() {
             return Err(Failure::Node(n, error.clone()));
@@ -100,6 +107,7 @@ struct Plan {
     needed: Vec<bool>,
     /// For each storage, the last needed node that uses it, or `usize::MAX` if it is live at the end.
     last_use: Vec<usize>,
+    byte_copies: AHashMap<usize, ByteCopy>,
 }
 
 impl Plan {
@@ -112,7 +120,7 @@ impl Plan {
                 *last = (*last).max(n);
             }
         }
-        Plan { needed, last_use }
+        Plan { needed, last_use, byte_copies: byte_copies(trace) }
     }
 }
 
@@ -201,6 +209,21 @@ fn destinations<'a>(
         }));
     }
     Ok(list)
+}
+
+/// A storage becomes a copy of another: see [`crate::byte_copies`].
+fn copy_bytes(trace: &Trace, copy: ByteCopy, b: &mut Builder, state: &mut PieceState) {
+    let base = match state.bases.get(&copy.from) {
+        Some(&base) => base,
+        None => {
+            state.inputs.push(copy.from);
+            let n = elements(trace, copy.from, copy.dtype);
+            let base = b.parameter(TensorType::new(copy.dtype, [n]), ParamKind::Tensor);
+            state.bases.insert(copy.from, base);
+            base
+        }
+    };
+    state.set_base(copy.to, base);
 }
 
 fn lower_node(trace: &Trace, n: usize, g: &Ctx, state: &mut PieceState) -> Res<()> {

@@ -213,11 +213,71 @@ def test_out_of_memory_names_bytes_and_harms_nothing():
 
     x = torch.ones(1000, device=D)
     rsx.synchronize()
-    _C.inject("oom", 1)
-    kind, text = message(lambda: (x + 1).sum().item())
-    _C.inject("oom", 0)
-    assert "memory" in text and issubclass(kind, (RuntimeError, torch.OutOfMemoryError))
-    assert (x + 1).sum().item() == 2000
+    with rsx.tier("eager"):
+        _C.inject("oom", 1)
+        kind, text = message(lambda: (x + 1).sum().item())
+        _C.inject("oom", 0)
+        assert "4000 bytes" in text and "[1000] of f32" in text and kind is torch.OutOfMemoryError
+        assert (x + 1).sum().item() == 2000
+
+
+def test_what_lacks_memory_op_by_op_is_compiled_at_once():
+    from rsx import _C
+
+    x = torch.ones(1003, device=D)
+    rsx.synchronize()
+    before = rsx.metrics()
+    with rsx.tier("auto"):
+        _C.inject("oom", 2)
+        assert ((x + 1) * 3).sum().item() == 6018
+        _C.inject("oom", 0)
+    after = rsx.metrics()
+    assert (after["compiles"] - before["compiles"], after["faults"] - before["faults"]) == (1, 0)
+
+
+TRAINING = """
+import rsx, torch, torch.nn as nn, torch.nn.functional as F
+torch.manual_seed(0)
+net = nn.Sequential(*[layer for _ in range(6) for layer in (nn.Linear(512, 512), nn.GELU())]).to("rsx")
+opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
+x = torch.randn(batch, 512).to("rsx")
+errors = []
+for step in range(6):
+    try:
+        opt.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        opt.step()
+        print(step, round(loss.item(), 5))
+    except torch.OutOfMemoryError as e:
+        errors.append(str(e))
+        del loss
+        x = x[:64].clone()  # the user frees memory
+m = rsx.metrics()
+print("errors", len(errors), "faults", m["faults"], "eager runs", m["eager_runs"], "peak", m["peak_bytes"])
+print(*errors, sep="\n")
+"""
+
+
+def test_a_step_that_fits_compiled_passes_under_the_limit():
+    def run(batch, **env):
+        return python(f"batch = {batch}\n" + TRAINING, RSX_CACHE_DIR="", **env).stdout.splitlines()
+
+    free, compiled = run(1024, RSX_TIER="eager"), run(1024, RSX_TIER="compiled")
+    need = [int(out[6].split()[-1]) for out in (free, compiled)]
+    assert need[1] < need[0]
+    limit = (need[0] + 3 * need[1]) // 4
+    tight = run(1024, RSX_TIER="auto", RSX_MEMORY_LIMIT=str(limit))
+    assert tight[6].startswith("errors 0 faults 0 eager runs 0 "), tight
+    assert [t.split()[0] for t in tight[:6]] == list("012345")
+
+
+def test_one_error_for_a_step_without_memory_and_the_next_works():
+    out = python("batch = 8192\n" + TRAINING, RSX_CACHE_DIR="", RSX_TIER="auto", RSX_MEMORY_LIMIT="64M").stdout.splitlines()
+    steps = [line for line in out if line[0].isdigit()]
+    counts = next(line for line in out if line.startswith("errors"))
+    assert counts.startswith("errors 1 faults 1 ") and len(steps) == 5, out
+    assert any("limit 67108864" in line and "in use" in line for line in out), out
 
 
 def test_an_error_loses_nothing():
@@ -229,8 +289,27 @@ def test_an_error_loses_nothing():
     assert a.tolist() == [3, 3, 3]
 
 
-@pytest.mark.parametrize("variable", ["RSX_MEMORY_LIMIT=abc", "RSX_NUM_THREADS=0", "RSX_PASSES=-no_such", "RSX_TIER=fast"])
+@pytest.mark.parametrize("variable", ["RSX_MEMORY_LIMIT=abc", "RSX_NUM_THREADS=0", "RSX_PASSES=-no_such", "RSX_TIER=fast", "RSX_LOG=loud"])
 def test_a_wrong_setting_is_an_error(variable):
     name, value = variable.split("=")
     run = python("import torch\ntorch.ones(2, device='rsx')", check=False, **{name: value})
     assert run.returncode == 1 and f"RuntimeError: {name}" in run.stderr, run.stderr
+
+
+@pytest.mark.parametrize(
+    "variable,words",
+    [
+        ("RSX_CACHE_DIR={file}", "is not used as a cache of compiled programs: it is not a directory"),
+        ("RSX_CACHE_DIR=/proc", "programs compiled now are not kept for later processes"),
+        ("RSX_DUMP_TO={file}", "work goes on without them"),
+        ("RSX_DUMP_TO=/proc/none", "work goes on without them"),
+    ],
+)
+def test_an_unfit_directory_is_one_warning(variable, words, tmp_path):
+    (tmp_path / "file").write_text("")
+    name, value = variable.format(file=tmp_path / "file").split("=")
+    code = "import torch\nx = torch.ones(2, device='rsx')\nprint((x + 1).tolist(), (x * 2 + x).tolist())"
+    run = python(code, **{"RSX_TIER": "compiled", name: value})
+    warnings = [line for line in run.stderr.splitlines() if "WARN" in line]
+    assert run.stdout == "[2.0, 2.0] [3.0, 3.0]\n" and len(warnings) == 1, run.stderr
+    assert words in warnings[0] and name in warnings[0] and value in warnings[0], run.stderr

@@ -1,5 +1,7 @@
 """Views are geometry on one storage: writes through any of them are seen by all, strides are the CPU's."""
 
+import copy
+
 import pytest
 import rsx
 import torch
@@ -249,3 +251,40 @@ def test_convolutions_keep_channels_last(rank, transposed, tier):
                     assert y.stride() == grads[0][0].stride()
         for got, want in zip(grads[1], grads[0], strict=True):
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", [lambda: torch.nn.Linear(8, 8), lambda: torch.nn.BatchNorm1d(8)])
+def test_a_deep_copy_written_in_its_own_segment_is_lowered(make, tier):
+    """`copy.deepcopy` copies storages as bytes; the copy is used under the element type of the tensor."""
+    net = make().to(D)
+    plain = torch.arange(6.0, device=D).reshape(2, 3)
+    rsx.synchronize()
+    calls = dict(rsx.metrics()["calls"])
+    with torch.no_grad():
+        ema, twin = copy.deepcopy(net), copy.deepcopy(copy.deepcopy(plain))
+        for p, q in zip(ema.state_dict().values(), net.state_dict().values()):
+            p.mul_(0.5).add_(q, alpha=1) if p.is_floating_point() else p.copy_(q)
+        twin.t().mul_(2)
+    assert rsx.metrics()["segments"] and twin.tolist() == [[0, 2, 4], [6, 8, 10]] and plain.tolist() == [[0, 1, 2], [3, 4, 5]]
+    for p, q in zip(ema.state_dict().values(), net.state_dict().values()):
+        torch.testing.assert_close(p.cpu(), q.cpu() * 1.5 if p.is_floating_point() else q.cpu())
+    assert rsx.metrics()["calls"] == calls
+
+
+def test_an_operand_given_as_output_is_not_resized():
+    """Found by test_fuzz."""
+    for device in ("cpu", D):
+        x, y = torch.ones(4, device=device), torch.ones(3, 4, device=device)
+        with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+            torch.mul(x, y, out=x)
+        assert x.shape == (4,)
+
+
+def test_overlap_that_kernels_refuse_is_refused():
+    """Found by test_fuzz."""
+    for device in ("cpu", D):
+        x = torch.ones(3, device=device)
+        with pytest.raises(RuntimeError, match="single memory location"):
+            x.index_put_((torch.tensor([0, 1, 2], device=device),), x, accumulate=True)
+        with pytest.raises(RuntimeError, match="single memory location"):
+            x[:1].expand(3).cumsum_(0)

@@ -222,6 +222,9 @@ impl Backend for FakeDevice {
         p.count.fetch_add(1, SeqCst);
         Ok(Buffer::new(Block { data: shared_bytes(&vec![0xAB; bytes]), pool: p.clone() }))
     }
+    fn memory_limit(&self) -> Option<u64> {
+        Some(self.pool.limit.load(SeqCst)).filter(|&l| l > 0)
+    }
     fn release_cached(&self) {
         self.released.fetch_add(1, SeqCst);
     }

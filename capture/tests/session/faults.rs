@@ -192,3 +192,72 @@ fn injected_out_of_memory_is_recovered_from_by_the_host() {
     w.session.inject(FaultPoint::Oom, 1);
     assert_eq!(w.values(&w.tensor(&[1.0])), [1.0]);
 }
+
+/// A step that lacks memory op by op gets its program at once, known beforehand from the limit or found out on the way.
+#[test]
+fn what_fits_compiled_does_not_run_short_op_by_op() {
+    for (limited, eager_runs) in [(true, 0), (false, 1)] {
+        let w = World::new(Tier::Auto);
+        let (p, x) = (w.tensor(&[1.0; 256]), w.tensor(&[2.0; 256]));
+        let a = w.op("add", &[&x, &x]);
+        let b = w.op("mul", &[&a, &x]);
+        let c = w.op("add", &[&b, &x]);
+        drop((a, b));
+        w.do_("add_", &[&p, &c]);
+        if limited {
+            w.device.set_limit(4 * 1024 - 100); // two values at once are too many
+        } else {
+            w.session.inject(FaultPoint::Oom, 3);
+        }
+        assert_eq!((w.values(&p), w.values(&c)), (vec![11.0; 256], vec![10.0; 256]));
+        let m = w.session.metrics();
+        assert_eq!((m.compiles, m.eager_runs, m.faults, m.kernels > 0), (1, eager_runs, 0, true), "{limited}");
+    }
+}
+
+/// Neither way has enough memory: one error, however many ops lack it; what existed is as it was, and the next step works.
+#[test]
+fn a_segment_without_memory_is_one_error() {
+    for tier in [Tier::Eager, Tier::Auto, Tier::Compiled] {
+        let w = World::new(tier);
+        let (p, x) = (w.tensor(&[1.0; 256]), w.tensor(&[2.0; 256]));
+        let step = || {
+            let a = w.op("add", &[&x, &x]);
+            let b = w.op("mul", &[&x, &x]);
+            w.do_("add_", &[&p, &x]);
+            w.cut();
+            (a, b)
+        };
+        w.device.set_limit(2 * 1024 + 100);
+        let (a, b) = step();
+        let e = w.read(&p).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::OutOfMemory, "{tier:?}");
+        let m = w.session.metrics();
+        assert_eq!((m.faults, w.values(&p)), (1, vec![1.0; 256]), "{tier:?}");
+        w.sync().unwrap();
+        for lost in [&a, &b] {
+            assert_eq!(w.read(lost).unwrap_err().to_string(), e.to_string());
+        }
+        w.device.set_limit(0);
+        let (a, b) = step();
+        assert_eq!((w.values(&p), w.values(&a), w.values(&b)), (vec![3.0; 256], vec![4.0; 256], vec![4.0; 256]));
+    }
+}
+
+/// Memory that runs short after a parameter was written: no later write of the segment happens.
+#[test]
+fn nothing_is_written_after_memory_ran_short() {
+    let w = World::new(Tier::Eager);
+    let (p, x) = (w.tensor(&[1.0]), w.tensor(&[2.0]));
+    w.do_("add_", &[&p, &x]);
+    w.session.inject(FaultPoint::Oom, 1);
+    let a = w.op("add", &[&x, &x]);
+    let b = w.op("mul", &[&x, &x]);
+    w.do_("mul_", &[&p, &x]);
+    w.cut();
+    assert_eq!(w.read(&p).unwrap_err().kind(), ErrorKind::OutOfMemory);
+    assert_eq!((w.values(&p), w.values(&b)), (vec![3.0], vec![4.0]));
+    assert!(w.read(&a).is_err());
+    w.do_("mul_", &[&p, &x]);
+    assert_eq!(w.values(&p), [6.0]);
+}

@@ -18,7 +18,7 @@ use crate::ir::Graph;
 use crate::passes::LedgerEntry;
 use crate::program::Program;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 pub use kernel::kernel_text;
@@ -154,10 +154,16 @@ pub fn attach(program: &Program, stage: &str, ext: &str, about: &str, text: impl
 }
 
 fn save(dir: &Path, file: &str, text: &str) -> bool {
-    let path = dir.join(file);
-    let written = std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&path, text));
-    if let Err(e) = &written {
-        tracing::warn!("cannot write dump {}: {e}", path.display());
+    /// One warning is news: a compilation writes dozens of files.
+    static COMPLAINED: AtomicBool = AtomicBool::new(false);
+    let written = std::fs::create_dir_all(dir).and_then(|()| std::fs::write(dir.join(file), text));
+    if let Err(e) = &written
+        && !COMPLAINED.swap(true, Ordering::Relaxed)
+    {
+        let dir = dir.display();
+        tracing::warn!(
+            "dumps cannot be written to {dir} ({e}): work goes on without them; RSX_DUMP_TO names the directory"
+        );
     }
     written.is_ok()
 }
