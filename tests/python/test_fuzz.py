@@ -125,7 +125,7 @@ class Program:
             (lambda x: x.__setitem__(on(x), v), ()), (lambda x: x.index_fill_(0, on(x).abs(), v), ()),
             (lambda x, y: x.index_put_((on(x),), y.to(x.dtype), accumulate=True), (q,)), (lambda x: x.t_(), ()),
             (lambda x, y: x.index_add_(0, on(x).abs(), y), (q,)), (lambda x, y: x.masked_fill_(y > 0, v), (q,)),
-            (lambda x: x.clamp_(-1, 1), ()), (lambda x: x.neg_(), ()), (lambda x, y: x.sub_(y[:1]), (q,)),
+            (lambda x: x.clamp_(-1, 1), ()), (lambda x: x.neg_(), ()), (lambda x, y: x.sub_(y[:1].clone()), (q,)),
             (lambda x: torch.add(x, v, out=x), ()), (lambda x, y: torch.mul(x, y, out=x), (q,)), (lambda x: x.unsqueeze_(0), ()),
             (lambda x, y: x.scatter_(0, (y > 0).long() * 0, x.clone()), (q,)), (lambda x: x.cumsum_(0), ()),
             (lambda x, y: x.set_(y), (q,)), (lambda x: x.resize_(2, 2) if x.numel() >= 4 else x, ()),
