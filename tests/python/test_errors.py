@@ -264,12 +264,13 @@ def test_a_step_that_fits_compiled_passes_under_the_limit():
     def run(batch, **env):
         return python(f"batch = {batch}\n" + TRAINING, RSX_CACHE_DIR="", **env).stdout.splitlines()
 
-    free, compiled = run(1024, RSX_TIER="eager"), run(1024, RSX_TIER="compiled")
+    free, compiled = run(2048, RSX_TIER="eager"), run(2048, RSX_TIER="compiled")
     need = [int(out[6].split()[-1]) for out in (free, compiled)]
     assert need[1] < need[0]
     limit = (need[0] + 3 * need[1]) // 4
-    tight = run(1024, RSX_TIER="auto", RSX_MEMORY_LIMIT=str(limit))
-    assert tight[6].startswith("errors 0 faults 0 eager runs 0 "), tight
+    tight = run(2048, RSX_TIER="auto", RSX_MEMORY_LIMIT=str(limit))
+    assert tight[6].startswith("errors 0 faults 0 "), tight
+    assert "errors 1 faults 1 " in "\n".join(run(2048, RSX_TIER="eager", RSX_MEMORY_LIMIT=str(limit)))
     assert [t.split()[0] for t in tight[:6]] == list("012345")
 
 
