@@ -71,7 +71,7 @@ fn graph_step(run: &mut Run<'_>, graph: &GraphStep, nodes: Range<usize>) -> Outc
             Ok(b) => results.push(b),
             Err(e) => {
                 drop((inputs, results));
-                return short(run, graph, nodes, e.message);
+                return short(run, nodes, e.message);
             }
         }
     }
@@ -99,7 +99,7 @@ fn graph_step(run: &mut Run<'_>, graph: &GraphStep, nodes: Range<usize>) -> Outc
         }
         Err(RunError::Launch(message)) if run.lacks(nodes.clone()).is_some() => {
             drop((inputs, results));
-            short(run, graph, nodes, message)
+            short(run, nodes, message)
         }
         Err(RunError::Launch(message)) => {
             Counters::add(&run.shared.counters.launch_failures, 1);
@@ -126,13 +126,14 @@ fn graph_step(run: &mut Run<'_>, graph: &GraphStep, nodes: Range<usize>) -> Outc
     }
 }
 
-/// Memory for the piece cannot be had; nothing has been written. Op by op it may need less.
-fn short(run: &Run<'_>, graph: &GraphStep, nodes: Range<usize>, message: String) -> Outcome {
+/// Memory for the piece cannot be had; nothing has been written. Op by op it may need less; else that is the segment's
+/// error, and its ops still run one by one as far as they can: fills of memory that has no value yet (an optimizer's
+/// state) must not be lost.
+fn short(run: &Run<'_>, nodes: Range<usize>, message: String) -> Outcome {
     let Some(need) = run.lacks(nodes.clone()) else { return Outcome::OpByOp };
     let message = format!("{message} (a program of {} ops; one by one they would take {need} bytes)", nodes.len());
-    let fault = run.fault(EngineErrorKind::OutOfMemory, Some(nodes.start), message);
-    graph.outputs.iter().for_each(|&o| run.fail(o, &fault));
-    Outcome::Done
+    run.fault(EngineErrorKind::OutOfMemory, Some(nodes.start), message);
+    Outcome::OpByOp
 }
 
 /// Result `o` goes straight into its storage's own memory: the address is fixed and the piece does not read it.

@@ -5,7 +5,7 @@ use crate::shared::Shared;
 use rsx_devices::Buffer;
 use rsx_lazy::storage::StorageState;
 use rsx_lazy::{EngineErrorKind, Fault, FrameId, Node, Trace};
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -17,6 +17,8 @@ pub(crate) struct Run<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) trace: &'a Trace,
     pub(crate) schedule: &'a Schedule,
+    /// Storages that this run gave their first memory, of undefined contents.
+    blank: RefCell<Vec<u32>>,
     /// Memory ran short in this run, or before for something that it reads.
     short: OnceCell<Arc<Fault>>,
     /// A shortage ends the run, as if it had not begun, while nothing that existed before has changed.
@@ -27,7 +29,8 @@ pub(crate) struct Run<'a> {
 impl<'a> Run<'a> {
     pub(crate) fn new(shared: &'a Shared, trace: &'a Trace, schedule: &'a Schedule) -> Run<'a> {
         let (stoppable, stopped) = (Cell::new(false), Cell::new(false));
-        Run { shared, trace, schedule, short: OnceCell::new(), stoppable, stopped }
+        let blank = RefCell::default();
+        Run { shared, trace, schedule, blank, short: OnceCell::new(), stoppable, stopped }
     }
 
     /// Whether a shortage of memory ends the run: see [`Run::rewind`].
@@ -58,7 +61,9 @@ impl<'a> Run<'a> {
         if !self.stoppable.get() && self.short.get().is_none() {
             return Ok(());
         }
-        if self.trace.writes(node).iter().all(|&i| self.trace.storages[i as usize].created) {
+        // Memory that never had a value (`torch.empty`: an optimizer's state about to be filled) has none to keep.
+        let is_new = |i: u32| self.trace.storages[i as usize].created || self.blank.borrow().contains(&i);
+        if self.trace.writes(node).iter().all(|&i| is_new(i)) {
             return Ok(());
         }
         self.changes();
@@ -90,6 +95,7 @@ impl<'a> Run<'a> {
         match self.shared.allocate_undefined(storage.nbytes()) {
             Ok(buffer) => {
                 state.buffer = Some(buffer.clone());
+                self.blank.borrow_mut().push(index);
                 Ok(buffer)
             }
             Err(e) => {

@@ -114,7 +114,7 @@ class Program:
 
     def write(self):
         r, p = self.r, self.pick()
-        v, a, b = r.choice([0, 1, 2, 0.5, -1.25]), r.randint(0, 2), r.randint(1, 4)
+        v, a, b = r.choice([0, 1, 2, 0.5, 1.25]), r.randint(0, 2), r.randint(1, 4)
         q = r.choice(self.pool)
         rows = torch.tensor([r.randint(-1, 1) for _ in range(2)])
         on = lambda x: (rows % max(x.shape[0], 1)).to(x.device)  # noqa: E731
@@ -125,10 +125,10 @@ class Program:
             (lambda x: x.__setitem__(on(x), v), ()), (lambda x: x.index_fill_(0, on(x).abs(), v), ()),
             (lambda x, y: x.index_put_((on(x),), y.to(x.dtype), accumulate=True), (q,)), (lambda x: x.t_(), ()),
             (lambda x, y: x.index_add_(0, on(x).abs(), y), (q,)), (lambda x, y: x.masked_fill_(y > 0, v), (q,)),
-            (lambda x: x.clamp_(-1, 1), ()), (lambda x: x.neg_(), ()), (lambda x, y: x.sub_(y[:1]), (q,)),
+            (lambda x: x.clamp_(-1, 1), ()), (lambda x: x.neg_(), ()), (lambda x, y: x.sub_(y[:1].clone()), (q,)),
             (lambda x: torch.add(x, v, out=x), ()), (lambda x, y: torch.mul(x, y, out=x), (q,)), (lambda x: x.unsqueeze_(0), ()),
             (lambda x, y: x.scatter_(0, (y > 0).long() * 0, x.clone()), (q,)), (lambda x: x.cumsum_(0), ()),
-            (lambda x, y: x.set_(y), (q,)), (lambda x: x.resize_(x.shape[0], 2) if x.numel() == 4 else x, ()),
+            (lambda x, y: x.set_(y), (q,)), (lambda x: x.resize_(2, 2) if x.numel() >= 4 else x, ()),
             (lambda x: x.tril_(), ()), (lambda x, y: x.lerp_(y, 0.5), (q,)), (lambda x: x.relu_(), ()),
         ])  # fmt: skip
         self.step("write", f, p, *others)
