@@ -145,18 +145,18 @@ impl Compiled {
 }
 
 /// Most times a program that passes the memory limit is compiled again with a lower one.
-const LOWER: usize = 3;
+const LOWER: usize = 4;
 /// Higher limits that are tried then: computing more again is not always less memory.
 const HIGHER: &[f64] = &[1.1, 1.25, f64::INFINITY];
 /// Most times a program that leaves room below the limit is compiled again to use it.
 const ROOMIER: usize = 4;
-/// Room that is worth it, as a part of the limit.
+/// Steps are at least this part of the limit.
 const ROOM: u64 = 32;
 
 /// Compiles a recorded graph.
 ///
 /// With a memory limit, passes aim at it by an estimate, and the finished plan shows how good that was. Where it misses the
-/// limit they aim lower by as much, as long as that helps, then higher; where it leaves room they aim higher, to compute less
+/// limit they aim lower by as much, then higher; where it leaves room they aim higher, to compute less
 /// again. If no program fits, the smallest is returned.
 pub fn compile(graph: Graph, options: &CompileOptions) -> Result<Compiled, CompileError> {
     let Some(limit) = options.remat.memory_limit else { return compile_once(graph, options) };
@@ -174,12 +174,11 @@ pub fn compile(graph: Graph, options: &CompileOptions) -> Result<Compiled, Compi
         if missed == 0 || aim == 0 {
             break;
         }
-        aim = aim.saturating_sub(missed);
+        aim = aim.saturating_sub(missed.max(limit / ROOM));
         let next = aimed(aim)?;
-        if total(&next) >= total(&best) {
-            break;
+        if total(&next) < total(&best) {
+            best = next;
         }
-        best = next;
     }
     for times in HIGHER {
         if limit > 0 && total(&best) > limit {

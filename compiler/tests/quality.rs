@@ -4,7 +4,7 @@ mod models;
 
 use models::{F, Gpt, Step, clipped, gated_mlp, gpt, gpt_forward, math_attention, mlp};
 use rsx_compiler::interp::{Num, Tensor, eval};
-use rsx_compiler::ir::{Builder, DType, FusionKind, Graph, ParamKind, TensorType, Value};
+use rsx_compiler::ir::{Builder, DType, FusionKind, Graph, ParamKind, ReduceKind, TensorType, Value};
 use rsx_compiler::program::{Program, Thunk, reference};
 use rsx_compiler::{CompileOptions, Compiled, compile, dump};
 
@@ -210,6 +210,14 @@ fn memory_of_a_gpt_training_step() {
     assert_eq!(usual.stats.thunks, kept.stats.thunks + 1);
     assert!(usual.stats.cost.flops <= 1.01 * kept.stats.cost.flops);
     assert!(limited.stats.cost.flops <= 1.3 * kept.stats.cost.flops);
+    // A limit is used up before anything is computed again that need not be.
+    for (limit, most) in [(100_000_000, 1.01), (90_000_000, 1.10)] {
+        let c = compile(&|o| o.remat.memory_limit = Some(limit));
+        let total = c.memory_analysis().total(&c.program, |n| n);
+        assert!(total <= limit, "{total} of {limit}");
+        let flops = c.stats.cost.flops / kept.stats.cost.flops;
+        assert!(flops <= most, "limit {limit}: {flops} times the flops");
+    }
 }
 
 /// Gradients are made late: until then their memory holds activations.
@@ -227,6 +235,28 @@ fn late_results_host_intermediate_values() {
     let m = c.memory_analysis();
     // `a` waits in the result's memory.
     assert_eq!((m.temp_bytes, m.hosted_bytes), (2 * 4 * (n * width) as u64, 4 * (n * width) as u64), "{m:?}");
+}
+
+/// Sums over the values of layer after layer that only share a small value: each where its operand dies.
+#[test]
+fn operands_do_not_wait_for_a_common_kernel() {
+    let n = 512;
+    let g = graph("layers", |s| {
+        let (x, v) = (s.input(F, &[n, n]).1, s.input(F, &[n]).1);
+        let state = s.b.mul(v, v);
+        let mut h = x;
+        let mut results = Vec::new();
+        for _ in 0..6 {
+            let w = s.input(F, &[n, n]).1;
+            h = s.b.matmul(h, w);
+            let sum = s.b.reduce(ReduceKind::Sum, h, &[0]);
+            results.push(s.b.mul(sum, state));
+        }
+        results
+    });
+    let c = compiled(&g);
+    let layer = 4 * (n * n) as u64;
+    assert!(c.memory_analysis().temp_bytes < 4 * layer, "{:?}", c.memory_analysis());
 }
 
 #[test]

@@ -82,6 +82,8 @@ pub enum Reason {
     OtherReaders,
     /// It would cost more time than it saves.
     Cost,
+    /// Operands of the one would be kept until those of the other are there, which costs more memory than they share.
+    Lifetimes,
     /// It is a result of the program, which needs memory of its own.
     Result,
     /// A reshape of it is read, which only dense memory has.
@@ -105,6 +107,7 @@ impl std::fmt::Display for Reason {
             Reason::EpilogueResults => "the epilogue would have too many results",
             Reason::EpilogueDims => "the epilogue would tell apart what the product walks as one dimension",
             Reason::OtherReaders => "the value is needed elsewhere too",
+            Reason::Lifetimes => "operands of the one would wait for those of the other",
             Reason::Cost => "it would cost more time than it saves",
             Reason::Result => "it is a result, which needs memory of its own",
             Reason::Dense => "a reshape of it is read, which only dense memory has",

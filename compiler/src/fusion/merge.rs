@@ -8,6 +8,9 @@ use ahash::{AHashMap, AHashSet};
 /// Readers of the same value that a reader is tried with.
 const SIBLINGS: usize = 4;
 
+/// Intermediate values of so many bytes may wait for a kernel that reads them together with others.
+const WAITING: u64 = 256 << 10;
+
 /// What the merged cluster would be.
 type Merged = (Shape, Dims);
 
@@ -214,7 +217,8 @@ impl Merger<'_, '_, '_> {
         if self.refused.get(&(p, id)) == Some(&versions) {
             return false;
         }
-        let result = self.check(p, id).and_then(|merged| Ok((merged, self.c.path_between(p, id)?)));
+        let merged = self.check_lifetimes(p, id).and_then(|()| self.check(p, id));
+        let result = merged.and_then(|merged| Ok((merged, self.c.path_between(p, id)?)));
         let decision = |merged: Result<(), Reason>| Decision { how, from: InstId(p), into: InstId(id), merged };
         match result {
             Ok((merged, between)) => {
@@ -228,6 +232,27 @@ impl Merger<'_, '_, '_> {
                 false
             }
         }
+    }
+
+    /// Operands of the one have to be kept until those of the other are there (gradients of layer after layer that only
+    /// share zeros): what both read, or pass, has to be worth it.
+    fn check_lifetimes(&self, p: ClusterId, id: ClusterId) -> Result<(), Reason> {
+        let a = self.c.a;
+        let reads = |k: ClusterId| -> AHashSet<Value> {
+            let values = self.c.get(k).members.iter().flat_map(|&m| a.reads(m)).map(|r| r.value);
+            let elsewhere = |v: &Value| self.c.owner(*v).is_some_and(|o| o != p && o != id);
+            values.filter(|v| elsewhere(v) && !a.is_result[v.0 as usize]).collect()
+        };
+        let bytes = |values: &mut dyn Iterator<Item = &Value>| values.map(|&v| a.bytes(v)).sum::<u64>();
+        let (x, y) = (reads(p), reads(id));
+        let passed: AHashSet<Value> = (self.c.get(id).members.iter())
+            .flat_map(|&m| a.reads(m))
+            .map(|r| r.value)
+            .filter(|&v| self.c.owner(v) == Some(p))
+            .collect();
+        let shared = bytes(&mut x.intersection(&y)) + bytes(&mut passed.iter());
+        let alone = bytes(&mut x.difference(&y)).min(bytes(&mut y.difference(&x)));
+        if alone > shared.max(WAITING) { Err(Reason::Lifetimes) } else { Ok(()) }
     }
 
     /// The form both fit, if every value that passes between them can.
