@@ -22,7 +22,9 @@ pub fn is_filter(value: &str) -> bool {
     let plain = |d: &str| SUBJECTS.contains(&d) || d.parse::<LevelFilter>().is_ok() || d.starts_with("rsx");
     let is_directive = |d: &str| {
         // A directive without its level would be taken for one of level trace.
-        (plain(d) || d.contains(['=', '['])) && !d.ends_with('=') && directives(d).split(',').all(|d| d.parse::<Directive>().is_ok())
+        (plain(d) || d.contains(['=', '[']))
+            && !d.ends_with('=')
+            && directives(d).split(',').all(|d| d.parse::<Directive>().is_ok())
     };
     value.split(',').map(str::trim).filter(|d| !d.is_empty()).all(is_directive)
 }
