@@ -170,37 +170,22 @@ impl Emit<'_> {
         self.intrinsic2("copysign", ty, magnitude, sign)
     }
 
-    /// m / (m + 2) with m = e^2|x| - 1, where 2|x| = n ln 2 + 2s: of n ln 2, one product is good enough, since what its
-    /// error does to m matters less and less as n grows. The polynomial of (e^2s - 1 - 2s) / s^2 is a minimax one, its
-    /// error 2^-26 of e^2s - 1.
+    /// m / (m + 2) with m = e^2|x| - 1.
     pub(super) fn tanh(&mut self, ty: Ty, x: &str) -> String {
-        let i = int(ty);
         let a = self.intrinsic1("fabs", ty, x);
         // From 10 on the result is 1.
         let ten = self.cf(ty, 10.0);
         let c = self.cmp("fcmp ogt", ty, &a, &ten);
-        let limited = self.select(ty, &c, &ten, &a);
-        let (n, ni) = self.nearest(ty, &limited, 2.0 * std::f64::consts::LOG2_E);
-        let s = self.fma(ty, &n, &self.cf(ty, -0.5 * std::f64::consts::LN_2), &limited);
-        // In pairs, so that less waits for what came before.
-        let square = self.bin("fmul", ty, &s, &s);
-        let low = self.polynomial(ty, &s, &[1.333_323_4, 1.999_999_9]);
-        let high = self.polynomial(ty, &s, &[0.267_734_83, 0.666_675_27]);
-        let high = self.fma(ty, &square, &self.cf(ty, 0.088_847_905), &high);
-        let q = self.fma(ty, &square, &high, &low);
-        let twice = self.bin("fadd", ty, &s, &s);
-        let e = self.fma(ty, &q, &square, &twice);
-        let t = self.power_of_two(ty, &ni);
+        let a = self.select(ty, &c, &ten, &a);
+        let two = self.bin("fadd", ty, &a, &a);
+        let (_, n, r) = self.split_ln2(ty, &two);
+        let e = self.expm1_reduced(ty, &r);
+        let t = self.power_of_two(ty, &n);
         let less = self.bin("fsub", ty, &t, &self.cf(ty, 1.0));
         let m = self.fma(ty, &t, &e, &less);
         let d = self.bin("fadd", ty, &m, &self.cf(ty, 2.0));
         let y = self.bin("fdiv", ty, &m, &d);
-        // The sign is what |x| differs from x in.
-        let (xb, ab) = (self.cast("bitcast", ty, x, i.reg), self.cast("bitcast", ty, &a, i.reg));
-        let sign = self.bin("xor", i, &xb, &ab);
-        let y = self.cast("bitcast", ty, &y, i.reg);
-        let y = self.bin("or", i, &y, &sign);
-        self.cast("bitcast", i, &y, ty.reg)
+        self.copysign(ty, &y, x)
     }
 
     pub(super) fn erf(&mut self, ty: Ty, x: &str) -> String {
