@@ -247,6 +247,8 @@ fn random_traces_equal_plain_loops() {
 
 /// Nanoseconds that this thread has spent on a processor: what others do does not count.
 fn on_processor() -> u64 {
+    // The kernel's account is brought up to date then, not only at the next tick of its clock.
+    std::thread::yield_now();
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     text.split(' ').next().and_then(|n| n.parse().ok()).expect("a number")
 }
