@@ -115,8 +115,10 @@ impl DiskStore {
     pub fn shared() -> Option<&'static Arc<DiskStore>> {
         static SHARED: OnceLock<Option<Arc<DiskStore>>> = OnceLock::new();
         let open = || {
-            // A dump shows compilations: programs from the disk would have none.
-            if rsx_compiler::dump_directory().is_some() {
+            // A dump shows compilations: programs from the disk would have none. What LLVM is told for a measurement is in no
+            // key: such code is not to meet other processes.
+            let told = ["RSX_LLVM_PASSES", "RSX_LLVM_LEVEL"].iter().any(|name| std::env::var_os(name).is_some());
+            if told || rsx_compiler::dump_directory().is_some() {
                 return None;
             }
             let directory = directory()?;

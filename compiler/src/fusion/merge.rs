@@ -217,8 +217,11 @@ impl Merger<'_, '_, '_> {
         if self.refused.get(&(p, id)) == Some(&versions) {
             return false;
         }
-        let merged = self.check_lifetimes(p, id).and_then(|()| self.check(p, id));
-        let result = merged.and_then(|merged| Ok((merged, self.c.path_between(p, id)?)));
+        // The dearer checks after the cheaper ones: most pairs fall at the first.
+        let result = self.check(p, id).and_then(|merged| {
+            self.check_lifetimes(p, id)?;
+            Ok((merged, self.c.path_between(p, id)?))
+        });
         let decision = |merged: Result<(), Reason>| Decision { how, from: InstId(p), into: InstId(id), merged };
         match result {
             Ok((merged, between)) => {
@@ -238,20 +241,17 @@ impl Merger<'_, '_, '_> {
     /// share zeros): what both read, or pass, has to be worth it.
     fn check_lifetimes(&self, p: ClusterId, id: ClusterId) -> Result<(), Reason> {
         let a = self.c.a;
-        let reads = |k: ClusterId| -> AHashSet<Value> {
+        let reads = |k: ClusterId, from: &dyn Fn(ClusterId) -> bool| -> AHashSet<Value> {
             let values = self.c.get(k).members.iter().flat_map(|&m| a.reads(m)).map(|r| r.value);
-            let elsewhere = |v: &Value| self.c.owner(*v).is_some_and(|o| o != p && o != id);
-            values.filter(|v| elsewhere(v) && !a.is_result[v.0 as usize]).collect()
+            values.filter(|&v| self.c.owner(v).is_some_and(from)).collect()
         };
+        // Results of the program are kept anyway.
         let bytes = |values: &mut dyn Iterator<Item = &Value>| values.map(|&v| a.bytes(v)).sum::<u64>();
-        let (x, y) = (reads(p), reads(id));
-        let passed: AHashSet<Value> = (self.c.get(id).members.iter())
-            .flat_map(|&m| a.reads(m))
-            .map(|r| r.value)
-            .filter(|&v| self.c.owner(v) == Some(p))
-            .collect();
-        let shared = bytes(&mut x.intersection(&y)) + bytes(&mut passed.iter());
-        let alone = bytes(&mut x.difference(&y)).min(bytes(&mut y.difference(&x)));
+        let waiting =
+            |values: &mut dyn Iterator<Item = &Value>| bytes(&mut values.filter(|v| !a.is_result[v.0 as usize]));
+        let (x, y) = (reads(p, &|o| o != p && o != id), reads(id, &|o| o != p && o != id));
+        let shared = waiting(&mut x.intersection(&y)) + bytes(&mut reads(id, &|o| o == p).iter());
+        let alone = waiting(&mut x.difference(&y)).min(waiting(&mut y.difference(&x)));
         if alone > shared.max(WAITING) { Err(Reason::Lifetimes) } else { Ok(()) }
     }
 

@@ -73,8 +73,7 @@ struct Machine(LLVMTargetMachineRef);
 unsafe impl Send for Machine {}
 
 /// How much LLVM's back end optimises; `RSX_LLVM_LEVEL` (`none`, `less`, `default`, `aggressive`) sets it. `none` compiles
-/// some times faster: for long tests of the generator, whose text is the same. No cache's key has it: keep it away from
-/// disk caches.
+/// some times faster: for long tests of the generator, whose text is the same. The disk cache is not used then.
 fn codegen_level() -> LLVMCodeGenOptLevel {
     match std::env::var("RSX_LLVM_LEVEL").as_deref() {
         Ok("none") => LLVMCodeGenOptLevel::LLVMCodeGenLevelNone,
@@ -148,7 +147,7 @@ pub enum Output {
 
 /// Compiles LLVM text IR for `level` to the bytes of an object file (or to text).
 ///
-/// `RSX_LLVM_PASSES` replaces the list of passes, to measure what they are worth.
+/// `RSX_LLVM_PASSES` replaces the list of passes, to measure what they are worth. The disk cache is not used then.
 pub fn compile(ir: &str, level: Level, output: Output) -> Result<Vec<u8>, LlvmError> {
     static CHOSEN: OnceLock<CString> = OnceLock::new();
     let passes = CHOSEN.get_or_init(|| {
