@@ -87,7 +87,6 @@ impl Storage {
     /// A storage that only traces know: no token, no external handle. Stands for an old version, or in a copy of a
     /// trace that is only compiled.
     pub fn shadow(nbytes: usize) -> Arc<Storage> {
-        LIVE.fetch_add(1, Relaxed);
         Arc::new(Storage::with_token(nbytes, 0, 0))
     }
 
@@ -116,7 +115,8 @@ impl Storage {
         (!p.is_null() && p != TAKEN).then_some(p.cast_const())
     }
 
-    /// Number of storages alive.
+    /// Number of storages alive that somebody outside had a handle to. Shadows are not among them: how many there are
+    /// says how many traces wait to be compiled, which is a matter of timing.
     pub fn live_count() -> usize {
         LIVE.load(Relaxed)
     }
@@ -205,8 +205,8 @@ fn take_slot() -> usize {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        LIVE.fetch_sub(1, Relaxed);
         let Some(offset) = self.token.checked_sub(TOKEN_BASE) else { return };
+        LIVE.fetch_sub(1, Relaxed);
         if let Some(entry) = slots().get((offset / TOKEN_STEP) as usize) {
             entry.store(std::ptr::null_mut(), Release);
         }
