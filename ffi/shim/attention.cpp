@@ -14,7 +14,7 @@ int64_t choose(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, co
                      q.size(1) == k.size(1) && k.size(1) == v.size(1) && q.size(0) == k.size(0) &&
                      k.size(0) == v.size(0) && q.size(3) == k.size(3) && k.size(2) == v.size(2) &&
                      !(mask && mask->defined() &&
-                       (causal || mask->requires_grad() ||
+                       (mask->requires_grad() ||
                         !at::is_expandable_to(mask->sizes(), {q.size(0), q.size(1), q.size(2), k.size(2)})));
   return static_cast<int64_t>(fused ? sdp::SDPBackend::overrideable : sdp::SDPBackend::math);
 }
@@ -31,10 +31,15 @@ std::optional<at::Tensor> optional(const IValue& v) {
 }
 std::optional<double> optional_scale(const IValue& v) { return v.isNone() ? std::nullopt : std::optional(v.toDouble()); }
 
-// libtorch's flash kernel takes these; its backward wants logsumexp in the query's own precision for f64.
-bool flash(const at::Tensor& q, const at::Tensor& v, const std::optional<at::Tensor>& mask) {
-  return q.scalar_type() != at::kDouble && q.size(3) == v.size(3) && q.numel() > 0 && v.numel() > 0 && q.stride(3) == 1 &&
+// libtorch's flash kernel takes these.
+bool fits_flash(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::optional<at::Tensor>& mask) {
+  return q.size(3) == v.size(3) && q.numel() > 0 && v.numel() > 0 && q.stride(3) == 1 && k.stride(3) == 1 &&
          v.stride(3) == 1 && (!mask || (mask->scalar_type() == q.scalar_type() && (mask->dim() == 2 || mask->dim() == 4)));
+}
+
+// Its backward wants logsumexp in the query's own precision for f64.
+bool runs_flash(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::optional<at::Tensor>& mask) {
+  return q.scalar_type() != at::kDouble && fits_flash(q, k, v, mask);
 }
 
 at::Tensor scores(const at::Tensor& q, const at::Tensor& k, const std::optional<at::Tensor>& mask, bool causal,
@@ -58,7 +63,7 @@ void forward(Stack& s, const Seed&) {
   const bool causal = s[5].toBool();
   const auto scale = optional_scale(s[7]);
   at::Tensor out, lse;
-  if (flash(q, v, mask) && k.stride(3) == 1) {
+  if (runs_flash(q, k, v, mask)) {
     std::tie(out, lse) = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, mask, scale);
   } else {
     const auto x = scores(q, k, mask, causal, scale);
@@ -77,7 +82,7 @@ void backward(Stack& s, const Seed&) {
   const auto mask = optional(s[4]);
   const bool causal = s[13].toBool();
   const auto scale = optional_scale(s[16]);
-  if (flash(q, v, mask) && k.stride(3) == 1 && grad.stride(3) == 1) {
+  if (runs_flash(q, k, v, mask) && grad.stride(3) == 1) {
     auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
         grad, q, k, v, s[6].toTensor(), s[7].toTensor(), 0.0, causal, mask, scale);
     s = Stack{gq, gk, gv, at::Tensor()};
@@ -89,12 +94,29 @@ void backward(Stack& s, const Seed&) {
   s = Stack{at::matmul(ds, k), at::matmul(ds.transpose(-2, -1), q), at::matmul(p.transpose(-2, -1), grad), at::Tensor()};
 }
 
+constexpr const char* kForward = "aten::_scaled_dot_product_fused_attention_overrideable";
+constexpr const char* kBackward = "aten::_scaled_dot_product_fused_attention_overrideable_backward";
+
 }  // namespace
 
 EagerKernel attention_kernel(const std::string& name) {
-  if (name == "aten::_scaled_dot_product_fused_attention_overrideable") return &forward;
-  if (name == "aten::_scaled_dot_product_fused_attention_overrideable_backward") return &backward;
-  return nullptr;
+  return name == kForward ? &forward : name == kBackward ? &backward : nullptr;
+}
+
+void lay_out_attention(const std::string& name, const IValue* args, Stack& returned) {
+  const bool is_forward = name == kForward;
+  if (!is_forward && name != kBackward) return;
+  if (!is_forward) ++args;  // the gradient comes first
+  const auto q = args[0].toTensor(), k = args[1].toTensor(), v = args[2].toTensor();
+  const bool flash = fits_flash(q, k, v, optional(args[3]));
+  for (uint32_t r = 0; r < (is_forward ? 1 : 3); ++r) {
+    if (!present(returned[r])) continue;
+    const auto d = returned[r].toTensor().sizes();
+    const auto options = returned[r].toTensor().options().device(at::kMeta);
+    if (is_forward && flash) returned[r] = at::empty_strided(d, at::infer_dense_strides(d, q.strides()), options);
+    else if (flash) returned[r] = at::empty({d[0], d[2], d[1], d[3]}, options).transpose(1, 2);
+    else returned[r] = at::empty(d, options);
+  }
 }
 
 }  // namespace rsx

@@ -220,6 +220,14 @@ OPS = {
     "grid_sample": lambda x: F.grid_sample(x, w(x, 2, 3, 3, 2), align_corners=False),
     "attention": lambda x: F.scaled_dot_product_attention(x, x, x),
     "attention causal": lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
+    "attention masked": lambda x: F.scaled_dot_product_attention(x, x, x, w(x, 6, 6)),
+    "attention masked and causal": lambda x: F.scaled_dot_product_attention(x, x, x, w(x, 6, 6) > 0, is_causal=True)
+    if x.stride(3) == 1
+    else x,
+    "attention over other keys": lambda x: F.scaled_dot_product_attention(x, x[:, :, :3], x[:, :, :3]),
+    "attention, wider values": lambda x: F.scaled_dot_product_attention(x, x, torch.cat([x, x], 3)),
+    "attention, three axes": lambda x: F.scaled_dot_product_attention(x[0], x[0], x[0]),
+    "attention double": lambda x: F.scaled_dot_product_attention(x.double(), x.double(), x.double()),
     "mse_loss": lambda x: F.mse_loss(x, x, reduction="none"),
     "l1_loss": lambda x: F.l1_loss(x, x, reduction="none"),
     "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, x + 1, reduction="none"),
@@ -277,7 +285,7 @@ def visible(out):
 
 
 # docs/guide.md lists these.
-DIFFERENT = dict.fromkeys(["attention", "attention causal", "grad attention"], "the CPU's flash kernel keeps heads inside") | {
+DIFFERENT = {
     "grad group_norm": "PyTorch makes the input contiguous on every device but the CPU",
     "select_scatter": "the CPU keeps the gaps of a sliced input",
     "slice_scatter": "the CPU keeps the gaps of a sliced input",
