@@ -10,6 +10,7 @@ use rsx_compiler::samples::{arguments, split_arguments};
 use rsx_compiler::{CompileOptions, Compiled, compile, first_difference, text};
 use rsx_devices::cpu::CpuDevice;
 use rsx_devices::{Buffer, Device, Executable, execute};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -51,7 +52,7 @@ struct Args {
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
-    /// Made-up integers are below this (indices must be in range).
+    /// Made-up integers are below this (indices must be in range); those of runtime scalars are 0.
     #[arg(long, default_value_t = 2)]
     bound: i64,
 
@@ -197,10 +198,21 @@ fn time(graph: &Graph, values: &[Tensor], runs: usize) -> Result<(), String> {
     let buffers = cpu.run()?;
     let profile = cpu.executable.profile(&cpu.params, &cpu.scalars, &buffers).map_err(|e| e.to_string())?;
     let total: u64 = profile.iter().map(|t| t.ns).sum();
+    let share = |ns: u64| format!("{:9.1} us {:5.1} %", ns as f64 / 1e3, ns as f64 * 100.0 / total.max(1) as f64);
+    let mut kinds: BTreeMap<String, (u64, usize)> = BTreeMap::new();
+    for t in &profile {
+        let kind = kinds.entry(t.name.to_string()).or_default();
+        *kind = (kind.0 + t.ns, kind.1 + 1);
+    }
+    let mut kinds: Vec<_> = kinds.into_iter().collect();
+    kinds.sort_by_key(|(_, (ns, _))| std::cmp::Reverse(*ns));
+    for (name, (ns, count)) in kinds.into_iter().take(20).filter(|(_, (_, count))| *count > 1) {
+        say!("{}  {count} of {name}", share(ns));
+    }
     let mut by_time: Vec<_> = profile.into_iter().enumerate().collect();
     by_time.sort_by_key(|(_, t)| std::cmp::Reverse(t.ns));
     for (n, t) in by_time.into_iter().take(20) {
-        say!("{:9.1} us {:5.1} %  thunk {n} {}", t.ns as f64 / 1e3, t.ns as f64 * 100.0 / total.max(1) as f64, t.name);
+        say!("{}  thunk {n} {}", share(t.ns), t.name);
     }
     Ok(())
 }
