@@ -1,8 +1,8 @@
 //! Gradients of attention, block by block, from the output and its log-sum-exp.
 
 use super::{
-    Attention, Elem, Heads, KV_BLOCK, LibError, LogSumExp, Work, pack_by_feature, pack_by_row, packed, q_block, round,
-    rows, store_row, tasks,
+    Attention, Elem, Heads, KV_BLOCK, LibError, LogSumExp, Work, by_row, pack_by_feature, pack_by_row, packed, q_block,
+    round, rows, store_row, tasks,
 };
 use crate::cpu::lib::gemm::kernel::f32_kernel;
 use crate::cpu::lib::gemm::{Panels, block};
@@ -78,6 +78,7 @@ pub(super) fn floats(a: &Attention, n: usize, q: bool) -> usize {
         + round(group * n)
         + round(if q { group * n * ldq } else { 0 })
         + 2 * round(bq * KV_BLOCK)
+        + packed(bq, KV_BLOCK, mr)
         + packed(KV_BLOCK, a.dim, nr)
         + packed(KV_BLOCK, a.v_dim, nr)
         + packed(a.dim, KV_BLOCK, nr)
@@ -122,6 +123,7 @@ impl Problem {
         let delta = w.take(group * n);
         let dq = w.take(if q { group * n * ldq } else { 0 });
         let (s, d) = (w.take(bq * KV_BLOCK), w.take(bq * KV_BLOCK));
+        let copy = w.take(packed(bq, KV_BLOCK, mr));
         let k_row = w.take(packed(KV_BLOCK, a.dim, nr));
         let v_row = w.take(packed(KV_BLOCK, a.v_dim, nr));
         let k_col = w.take(packed(a.dim, KV_BLOCK, nr));
@@ -219,15 +221,8 @@ impl Problem {
                             rows::backward_row(sr, dr, seen, a.scale, bias_row, lse, delta);
                         }
                         if q && width > 0 {
-                            let by_query = Panels {
-                                a: d.cast_const(),
-                                packed: false,
-                                a_r: KV_BLOCK as isize,
-                                a_k: 1,
-                                b: k_col.cast_const(),
-                                b_len: bk,
-                                k: width,
-                            };
+                            let by_query =
+                                Panels { b: k_col.cast_const(), b_len: bk, ..by_row(kn, d, some, width, copy) };
                             block(kn, &by_query, some, a.dim, dq.add((gi * n + i0 + p0) * ldq), ldq, true);
                         }
                     }

@@ -172,6 +172,28 @@ unsafe fn pack_by_feature(x: &Heads, b: usize, h: usize, t: usize, n: usize, dim
     unsafe { pack_matrix(&m, dim, n, width, dst) }
 }
 
+/// A block of scores, row stride `KV_BLOCK`, as the left operand of a product over its keys.
+///
+/// 512-bit kernels wait for numbers read from many rows: they get a packed copy at `copy`, others read it in place.
+unsafe fn by_row(kn: &Kernel<f32, f32>, s: *mut f32, rows: usize, keys: usize, copy: *mut f32) -> Panels<f32> {
+    let panels = |a: *mut f32, packed| Panels {
+        a: a.cast_const(),
+        packed,
+        a_r: if packed { 1 } else { KV_BLOCK as isize },
+        a_k: 1,
+        b: std::ptr::null(),
+        b_len: 0,
+        k: keys,
+    };
+    if kn.lanes < 16 {
+        return panels(s, false);
+    }
+    let m = Matrix { p: s.cast_const().cast(), elem: Elem::F32, lane: KV_BLOCK as isize * 4, k: 4 };
+    // SAFETY: the caller's block, and room for its panels.
+    unsafe { pack_matrix(&m, rows, keys, kn.mr, copy) };
+    panels(copy, true)
+}
+
 /// Units of a packed block of `lanes` × `k`.
 fn packed(lanes: usize, k: usize, width: usize) -> usize {
     round(lanes.next_multiple_of(width) * k)
@@ -257,6 +279,7 @@ fn forward_floats(a: &Attention, n: usize) -> usize {
     packed(n, a.dim, kn.mr)
         + round(n * a.v_dim.next_multiple_of(kn.nr))
         + round(q_block(kn) * KV_BLOCK)
+        + packed(q_block(kn), KV_BLOCK, kn.mr)
         + packed(KV_BLOCK, a.dim, kn.nr)
         + packed(a.v_dim, KV_BLOCK, kn.nr)
         + 2 * round(n)
@@ -297,6 +320,7 @@ unsafe fn forward_rows(
     let qp = w.take(packed(n, a.dim, kn.mr));
     let o = w.take(n * ldo);
     let s = w.take(bq * KV_BLOCK);
+    let copy = w.take(packed(bq, KV_BLOCK, kn.mr));
     let kp = w.take(packed(KV_BLOCK, a.dim, kn.nr));
     let vp = w.take(packed(a.v_dim, KV_BLOCK, kn.nr));
     let (m, l) = (w.take(n), w.take(n));
@@ -370,15 +394,7 @@ unsafe fn forward_rows(
                         }
                         m[i] = new;
                     }
-                    let weighted = Panels {
-                        a: s.cast_const(),
-                        packed: false,
-                        a_r: KV_BLOCK as isize,
-                        a_k: 1,
-                        b: vp.cast_const(),
-                        b_len: bk,
-                        k: cols,
-                    };
+                    let weighted = Panels { b: vp.cast_const(), b_len: bk, ..by_row(kn, s, some, cols, copy) };
                     block(kn, &weighted, some, a.v_dim, o.add((i0 + p0) * ldo), ldo, true);
                 }
             }

@@ -240,7 +240,15 @@ unsafe fn product<U: Unit, T: Scalar>(job: &Job<U, T>, batch: usize, threads: us
 }
 
 /// Whether A's rows are best read where they lie.
-fn a_in_place<U: Unit, T>(kn: &Kernel<U, T>, m: usize, n: usize, units: usize, unit: usize, lane: isize, k: isize) -> bool {
+fn a_in_place<U: Unit, T>(
+    kn: &Kernel<U, T>,
+    m: usize,
+    n: usize,
+    units: usize,
+    unit: usize,
+    lane: isize,
+    k: isize,
+) -> bool {
     // 512-bit multiply-adds, which are twice as fast as products of bf16 pairs, wait for numbers read from fourteen rows:
     // they run at two thirds of the speed that they have on packed ones.
     if kn.lanes * unit == 64 && U::K == 1 && k == 1 {
