@@ -89,6 +89,10 @@ fn products() -> Vec<Product> {
         list.push(p(1, 1024, k, n, false, false));
         list.push(p(1, n, k, 1024, true, false));
     }
+    // One sequence of 256 tokens, inference.
+    for (n, k) in [(768, 256), (256, 256), (1024, 256), (256, 1024)] {
+        list.push(p(1, 256, n, k, false, true));
+    }
     list.push(p(1, 16, 64, 64, false, false));
     list.push(p(1, 16, 64, 64, false, true));
     list.push(p(96, 128, 128, 64, false, true));

@@ -185,7 +185,7 @@ unsafe fn by_row(kn: &Kernel<f32, f32>, s: *mut f32, rows: usize, keys: usize, c
         b_len: 0,
         k: keys,
     };
-    if kn.lanes < 16 {
+    if !kn.is_wide() {
         return panels(s, false);
     }
     let m = Matrix { p: s.cast_const().cast(), elem: Elem::F32, lane: KV_BLOCK as isize * 4, k: 4 };

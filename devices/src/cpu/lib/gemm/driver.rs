@@ -29,8 +29,10 @@ use crate::memory::OutOfMemory;
 const K_OUTER: usize = 4096;
 /// Bytes of an operand packed for all tasks: a part of the last-level cache.
 const SHARED_BYTES: usize = 8 << 20;
-/// Bytes of A's rows, a block of k, that a flat product reads in place for every strip of columns.
-const FLAT_BYTES: usize = 288 << 10;
+/// Bytes of A's rows, a block of k, that a flat product reads for every strip of columns: a part of the L2 cache.
+fn flat_bytes<U, T>(kn: &Kernel<U, T>) -> usize {
+    if kn.is_wide() { 576 << 10 } else { 288 << 10 }
+}
 /// Columns of the blocks that the epilogue sees, and of B that a flat product's task packs at once.
 const GROUP: usize = 128;
 /// Columns of a pass whose sums live in scratch over several blocks of k.
@@ -127,8 +129,9 @@ impl<U: Unit> Blocks<U> {
         let kc = units.div_ceil(units.div_ceil(kn.kc).max(1)).max(1);
         let direct = job.finish.direct::<T>(batch);
         let in_place = job.a.direct(batch).filter(|&(_, lane, k)| a_in_place(kn, m, n, units, unit, lane, k));
-        // A that needs no packing may be longer, as long as a block of it stays in the L2 cache: no waiting for B's packing.
-        let flat = m <= mc || (in_place.is_some() && m * kc * unit <= FLAT_BYTES);
+        // More rows too, as long as a block of A stays in the L2 cache: no waiting for B's packing. With a small L2 cache
+        // that pays only if A needs no packing either.
+        let flat = m <= mc || ((in_place.is_some() || kn.is_wide()) && m * kc * unit <= flat_bytes(kn));
         let a = match in_place {
             Some((p, lane, k)) => Source::Place { p, lane, k },
             // With rows for everybody, tasks have rows of their own, packed into their own caches; else they divide the
@@ -251,7 +254,7 @@ fn a_in_place<U: Unit, T>(
 ) -> bool {
     // 512-bit multiply-adds, which are twice as fast as products of bf16 pairs, wait for numbers read from fourteen rows:
     // they run at two thirds of the speed that they have on packed ones.
-    if kn.lanes * unit == 64 && U::K == 1 && k == 1 {
+    if kn.is_wide() && U::K == 1 && k == 1 {
         return n <= kn.nr;
     }
     if n <= 4 * kn.nr || units * m * unit <= 16 << 10 {

@@ -54,13 +54,19 @@ pub(crate) struct Kernel<U: 'static, T: 'static> {
     pub(crate) lanes: usize,
     /// Rows of A in a block, a multiple of `mr`: the packed block stays in the L2 cache.
     pub(crate) mc: usize,
-    /// Units of k in a block: a B strip of `kc · nr` stays in the L1 cache.
+    /// Units of k in a block: a B strip of `kc · nr` stays in the L1 cache, or, where that is small for the vectors, in
+    /// the L2 cache, from which it is fetched ahead.
     pub(crate) kc: usize,
     /// For rows of A that are neighbours, rows contiguous along k, and any strides.
     tiles: [&'static [&'static [Micro<U, T>]]; 3],
 }
 
 impl<U, T> Kernel<U, T> {
+    /// Its vectors fill cache lines: AVX-512, whose processors have an L2 cache of a megabyte or more.
+    pub(crate) fn is_wide(&self) -> bool {
+        self.lanes * size_of::<U>() == 64
+    }
+
     /// The tiles of `vectors` vectors for A with these strides; entry r - 1 covers r rows.
     pub(super) fn tiles(&self, vectors: usize, a_k: isize, a_r: isize) -> &'static [Micro<U, T>] {
         let mode = if a_r == 1 {
@@ -433,7 +439,7 @@ mod instances {
     use super::*;
     kernel!(avx2_f32, Ymm32, ["avx2,fma"], 192, 320, 6 [1 2 3 4 5 6], 2 [1 2]);
     kernel!(avx2_f64, Ymm64, ["avx2,fma"], 72, 256, 6 [1 2 3 4 5 6], 2 [1 2]);
-    kernel!(avx512_f32, Zmm32, ["avx512f"], 224, 256, 14 [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 2 [1 2]);
+    kernel!(avx512_f32, Zmm32, ["avx512f"], 224, 512, 14 [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 2 [1 2]);
     kernel!(avx512_f64, Zmm64, ["avx512f"], 112, 256, 14 [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 2 [1 2]);
     kernel!(avx512_bf16, ZmmPair, ["avx512f,avx512bf16"], 224, 256, 14 [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 2 [1 2]);
 }
