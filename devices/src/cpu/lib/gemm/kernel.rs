@@ -441,7 +441,7 @@ mod instances {
     kernel!(avx2_f64, Ymm64, ["avx2,fma"], 72, 256, 6 [1 2 3 4 5 6], 2 [1 2]);
     kernel!(avx512_f32, Zmm32, ["avx512f"], 224, 512, 14 [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 2 [1 2]);
     kernel!(avx512_f64, Zmm64, ["avx512f"], 112, 256, 14 [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 2 [1 2]);
-    kernel!(avx512_bf16, ZmmPair, ["avx512f,avx512bf16"], 224, 256, 14 [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 2 [1 2]);
+    kernel!(avx512_bf16, ZmmPair, ["avx512f,avx512bf16"], 224, 512, 14 [1 2 3 4 5 6 7 8 9 10 11 12 13 14], 2 [1 2]);
 }
 
 mod portable_instances {
