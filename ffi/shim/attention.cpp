@@ -31,15 +31,11 @@ std::optional<at::Tensor> optional(const IValue& v) {
 }
 std::optional<double> optional_scale(const IValue& v) { return v.isNone() ? std::nullopt : std::optional(v.toDouble()); }
 
-// libtorch's flash kernel takes these.
-bool fits_flash(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::optional<at::Tensor>& mask) {
-  return q.size(3) == v.size(3) && q.numel() > 0 && v.numel() > 0 && q.stride(3) == 1 && k.stride(3) == 1 &&
-         v.stride(3) == 1 && (!mask || (mask->scalar_type() == q.scalar_type() && (mask->dim() == 2 || mask->dim() == 4)));
-}
-
-// Its backward wants logsumexp in the query's own precision for f64.
+// libtorch's flash kernel takes these; its backward wants logsumexp in the query's own precision for f64.
 bool runs_flash(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::optional<at::Tensor>& mask) {
-  return q.scalar_type() != at::kDouble && fits_flash(q, k, v, mask);
+  return q.scalar_type() != at::kDouble && q.size(3) == v.size(3) && q.numel() > 0 && v.numel() > 0 &&
+         q.stride(3) == 1 && k.stride(3) == 1 && v.stride(3) == 1 &&
+         (!mask || (mask->scalar_type() == q.scalar_type() && (mask->dim() == 2 || mask->dim() == 4)));
 }
 
 at::Tensor scores(const at::Tensor& q, const at::Tensor& k, const std::optional<at::Tensor>& mask, bool causal,
@@ -101,22 +97,6 @@ constexpr const char* kBackward = "aten::_scaled_dot_product_fused_attention_ove
 
 EagerKernel attention_kernel(const std::string& name) {
   return name == kForward ? &forward : name == kBackward ? &backward : nullptr;
-}
-
-void lay_out_attention(const std::string& name, const IValue* args, Stack& returned) {
-  const bool is_forward = name == kForward;
-  if (!is_forward && name != kBackward) return;
-  if (!is_forward) ++args;  // the gradient comes first
-  const auto q = args[0].toTensor(), k = args[1].toTensor(), v = args[2].toTensor();
-  const bool flash = fits_flash(q, k, v, optional(args[3]));
-  for (uint32_t r = 0; r < (is_forward ? 1 : 3); ++r) {
-    if (!present(returned[r])) continue;
-    const auto d = returned[r].toTensor().sizes();
-    const auto options = returned[r].toTensor().options().device(at::kMeta);
-    if (is_forward && flash) returned[r] = at::empty_strided(d, at::infer_dense_strides(d, q.strides()), options);
-    else if (flash) returned[r] = at::empty({d[0], d[2], d[1], d[3]}, options).transpose(1, 2);
-    else returned[r] = at::empty(d, options);
-  }
 }
 
 }  // namespace rsx

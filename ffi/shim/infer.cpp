@@ -6,7 +6,6 @@
 #include <ATen/core/op_registration/adaption.h>
 
 #include "eager.h"
-#include "ops.h"
 #include "shadow.h"
 
 namespace rsx {
@@ -308,7 +307,7 @@ at::Tensor iterated(const OpInfo& op, const IValue* args, const at::Tensor& t) {
   return iter.output().sizes() == t.sizes() ? at::Tensor(iter.output()) : t;
 }
 
-// Strides of the results are the CPU kernel's.
+// Strides of the first result are the CPU kernel's.
 void lay_out(const OpInfo& op, const IValue* args, Stack& returned) {
   // The argument whose channels_last layout it keeps; any other layout gives a contiguous result.
   static const std::unordered_map<std::string, uint32_t> like = {
@@ -327,7 +326,6 @@ void lay_out(const OpInfo& op, const IValue* args, Stack& returned) {
       {"aten::channel_shuffle", 0},
       {"aten::native_channel_shuffle", 0},
   };
-  lay_out_attention(op.name, args, returned);
   if (returned.empty() || !present(returned[0]) || op.ret_arg[0] >= 0) return;
   const auto result = returned[0].toTensor();
   if (op.name == "aten::convolution") {

@@ -30,8 +30,6 @@ void register_copies(Registrar& r);     // ops_copy.cpp
 void register_storages(Registrar& r);   // ops_storage.cpp
 void register_indexing(Registrar& r);   // ops_index.cpp
 void register_attention(Registrar& r);
-// Gives the results of attention, or of its backward, the strides that the CPU's kernels give them.
-void lay_out_attention(const std::string& name, const IValue* args, Stack& returned);
 void register_device();                 // device.cpp
 void register_host_allocator();         // host_alloc.cpp
 void register_autocast(torch::Library& lib);
