@@ -3,7 +3,7 @@ mod common;
 
 use common::{targets, tolerance, ulps};
 use rsx_compiler::interp::{Num, Tensor, eval};
-use rsx_compiler::ir::{DType, Graph, OpKind, ParamKind, decode_f64};
+use rsx_compiler::ir::{Attrs, DType, Graph, OpKind, ParamKind, TensorType, decode_f64};
 use rsx_compiler::kernel::bits;
 use rsx_compiler::samples::{Sample, random_graph, samples, with_rounding_noise};
 use rsx_compiler::{CompileOptions, compile, dump};
@@ -252,6 +252,27 @@ fn waves_change_nothing() {
         let (parallel, _) = run(&device, &graph, &args, &CompileOptions::default()).unwrap();
         assert!(parallel == serial);
     }
+}
+
+/// Thousands of ops, each of the one before: nothing that handles them may nest as deep. 0-d ones took a thread's stack.
+#[test]
+fn long_chains_do_not_nest() {
+    let mut failures = Vec::new();
+    for dims in [&[][..], &[1], &[3, 40]] {
+        let mut b = rsx_compiler::ir::Builder::new("chain");
+        let ty = TensorType::new(DType::F32, dims);
+        let (x, y) = (b.parameter(ty.clone(), ParamKind::Tensor), b.parameter(ty.clone(), ParamKind::Tensor));
+        let mut z = x;
+        for n in 0..6000 {
+            let kind = if n % 2 == 0 { OpKind::Add } else { OpKind::Maximum };
+            z = b.op(kind, Attrs::None, &[z, y], std::slice::from_ref(&ty));
+        }
+        let n = ty.numel() as usize;
+        let args = [0.0, 1.0].map(|v| Tensor::from_f64(&ty, &vec![v; n])).to_vec();
+        let sample = Sample { name: format!("chain {dims:?}"), graph: b.finish(vec![z]).unwrap(), args };
+        check(&sample, &targets(), &mut failures);
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
 }
 
 /// Whole training steps.

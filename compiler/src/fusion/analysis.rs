@@ -63,6 +63,8 @@ pub(crate) struct Analysis<'g> {
     readers: Vec<SmallVec<[InstId; 4]>>,
     /// Results and what they are reshapes of.
     pub(crate) is_result: Vec<bool>,
+    /// Instructions on the longest path of inline 0-d arithmetic that ends in a value.
+    chain: Vec<u32>,
 }
 
 impl<'g> Analysis<'g> {
@@ -78,6 +80,7 @@ impl<'g> Analysis<'g> {
             reads: vec![SmallVec::new(); g.insts.len()],
             readers: vec![SmallVec::new(); g.n_values()],
             is_result: vec![false; g.n_values()],
+            chain: Vec::new(),
         };
         for s in crate::buffers::stored(g).into_iter().flatten() {
             a.stored_root[s.root.0 as usize] = true;
@@ -87,6 +90,7 @@ impl<'g> Analysis<'g> {
             let role = if live[id.0 as usize] { a.classify(inst, &mut chain) } else { Role::Dead };
             a.role.push(role);
         }
+        a.chain = chain;
         for &v in &g.results {
             a.force_result(v);
         }
@@ -108,6 +112,11 @@ impl<'g> Analysis<'g> {
             }
         }
         a
+    }
+
+    /// How many instructions a kernel may nest to compute `inst` from what is stored.
+    pub(crate) fn nesting(&self, inst: &Inst) -> usize {
+        1 + inst.operands.iter().map(|v| self.chain[v.0 as usize]).max().unwrap_or(0) as usize
     }
 
     fn classify(&self, inst: &Inst, chain: &mut [u32]) -> Role {

@@ -50,20 +50,31 @@ impl BodyBuilder<'_, '_> {
         self.b.parameter(self.a.g.ty(v).clone(), kind)
     }
 
+    /// What `v` is in the body. Chains may be as long as a segment: no recursion.
     fn value(&mut self, v: Value) -> Value {
-        if let Some(&new) = self.map.get(&v) {
-            return new;
+        let mut pending = vec![v];
+        while let Some(&v) = pending.last() {
+            if self.map.contains_key(&v) {
+                pending.pop();
+                continue;
+            }
+            let id = self.a.g.def(v);
+            let inst = self.a.g.inst(id);
+            let outer = self.a.is_stored(v) && !(self.inside)(id);
+            let new = if outer || (self.a.is_renaming(v) && !(self.inside)(id)) {
+                self.parameter(v)
+            } else {
+                let known = pending.len();
+                pending.extend(inst.operands.iter().rev().filter(|o| !self.map.contains_key(o)));
+                if pending.len() > known {
+                    continue;
+                }
+                let operands: Vec<Value> = inst.operands.iter().map(|o| self.map[o]).collect();
+                self.b.op(inst.kind, inst.attrs.clone(), &operands, std::slice::from_ref(self.a.g.ty(v)))
+            };
+            self.map.insert(v, new);
+            pending.pop();
         }
-        let id = self.a.g.def(v);
-        let inst = self.a.g.inst(id);
-        let outer = self.a.is_stored(v) && !(self.inside)(id);
-        let new = if outer || (self.a.is_renaming(v) && !(self.inside)(id)) {
-            self.parameter(v)
-        } else {
-            let operands: Vec<Value> = inst.operands.iter().map(|&o| self.value(o)).collect();
-            self.b.op(inst.kind, inst.attrs.clone(), &operands, std::slice::from_ref(self.a.g.ty(v)))
-        };
-        self.map.insert(v, new);
-        new
+        self.map[&v]
     }
 }

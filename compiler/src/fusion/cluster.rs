@@ -36,6 +36,8 @@ pub(crate) struct Cluster {
     pub(crate) members: Vec<InstId>,
     pub(crate) succ: AHashSet<ClusterId>,
     pub(crate) pred: AHashSet<ClusterId>,
+    /// No expression of the kernel nests deeper: the sum of [`Analysis::nesting`] over the members.
+    pub(crate) nesting: usize,
     /// Raised by every merge, so that refusals need not be worked out again.
     pub(crate) version: u32,
 }
@@ -171,7 +173,9 @@ impl<'a, 'g> Clusters<'a, 'g> {
                 }
             }
             let (dims, members) = (a.space(inst), vec![id]);
-            c.nodes[id.0 as usize] = Some(Cluster { shape, dims, members, succ: AHashSet::new(), pred, version: 0 });
+            let nesting = a.nesting(inst);
+            c.nodes[id.0 as usize] =
+                Some(Cluster { shape, dims, members, succ: AHashSet::new(), pred, nesting, version: 0 });
             c.seq[id.0 as usize] = Some(id.0);
         }
         c
@@ -283,8 +287,8 @@ impl<'a, 'g> Clusters<'a, 'g> {
                 node.succ.insert(last);
             }
         }
-        let version = x.version.max(y.version) + 1;
-        self.nodes[last as usize] = Some(Cluster { shape, dims, members, succ, pred, version });
+        let (version, nesting) = (x.version.max(y.version) + 1, x.nesting + y.nesting);
+        self.nodes[last as usize] = Some(Cluster { shape, dims, members, succ, pred, nesting, version });
         last
     }
 

@@ -287,7 +287,7 @@ impl Merger<'_, '_, '_> {
             }
             (Shape::Epilogue { .. }, _) | (_, Shape::Epilogue { .. }) => return Err(Reason::Kinds),
         };
-        if x.members.len() + y.members.len() > self.limits.max_insts {
+        if x.members.len() + y.members.len() > self.limits.max_insts || x.nesting + y.nesting > self.limits.max_nesting {
             return Err(Reason::Size);
         }
         let merged = super::cluster::Cluster {
@@ -296,6 +296,7 @@ impl Merger<'_, '_, '_> {
             members: vec![],
             succ: AHashSet::new(),
             pred: AHashSet::new(),
+            nesting: x.nesting + y.nesting,
             version: 0,
         };
         self.check_reads(p, id, &merged)?;

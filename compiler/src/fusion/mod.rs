@@ -38,6 +38,9 @@ use std::sync::Arc;
 pub struct FusionLimits {
     /// Instructions in one body.
     pub max_insts: usize,
+    /// Instructions that may nest in one expression, 0-d arithmetic that every reader repeats included: kernels are built
+    /// recursively.
+    pub max_nesting: usize,
     /// Tensors read and written by one kernel.
     pub max_operands: usize,
     /// Reductions in one kernel.
@@ -52,6 +55,7 @@ impl Default for FusionLimits {
     fn default() -> Self {
         FusionLimits {
             max_insts: 160,
+            max_nesting: 320,
             max_operands: 40,
             max_reduces: 10,
             epilogue_results: 4,
