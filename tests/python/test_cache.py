@@ -229,6 +229,18 @@ def test_deep_graphs_neither_overflow_nor_grow():
         if k == 40_000:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert y.cpu().tolist() == [200_000.0] * 4
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,)])
+def test_long_chains_that_recur_are_compiled(shape):
+    """What is computed for one number is repeated by its readers: kernels of it nested as deep as the chain."""
+    x, one = torch.zeros(shape, device=D), torch.ones(shape, device=D)
+    with rsx.tier("compiled"):
+        for _ in range(2):
+            for _ in range(5000):
+                x.add_(one)
+            rsx.mark_step()
+    assert x.cpu().flatten().tolist() == [10_000.0] * x.numel()
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 300 << 10, grown
     print("fine")
