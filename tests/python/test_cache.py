@@ -240,7 +240,7 @@ def test_deep_graphs_neither_overflow_nor_grow():
 @pytest.mark.parametrize("shape", [(), (1,), (3,)])
 def test_long_chains_that_recur_are_compiled(shape):
     """What is computed for one number is repeated by its readers: kernels of it nested as deep as the chain."""
-    x, one = torch.zeros(shape, device=D), torch.ones(shape, device=D)
+    x, one = torch.zeros(shape, device="rsx"), torch.ones(shape, device="rsx")
     with rsx.tier("compiled"):
         for _ in range(2):
             for _ in range(5000):
