@@ -1,8 +1,10 @@
 //! Caching memory pools.
 //!
 //! Freed blocks stay with the pool, by size class, and are handed out again: in the steady state of
-//! a training loop no call reaches the system and no page faults. Blocks are 64-byte aligned; from
-//! 4 MiB on they are aligned to 2 MiB and advised to use huge pages.
+//! a training loop no call reaches the system and no page faults. Where sizes change from step to step
+//! (sequence lengths), a block of up to twice the size serves as well, and before the system is asked for a
+//! large one, as much is given back of smaller ones. Blocks are 64-byte aligned; from 4 MiB on they are
+//! aligned to 2 MiB and advised to use huge pages.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,6 +15,8 @@ pub const ALIGN: usize = 64;
 const HUGE: usize = 2 << 20;
 /// Blocks of this many bytes and more use huge pages.
 const HUGE_FROM: usize = 4 << 20;
+/// Blocks of this many bytes and more may lie in larger cached ones.
+const REUSE_FROM: usize = 64 << 10;
 /// Size classes: four steps to each power of two, from 64 bytes up; sixteen from [`HUGE_FROM`] up, where a quarter is much.
 const CLASSES: usize = 4 * 16 + 1 + 16 * 41;
 // Steps to a power of two, and the power from which on there are more.
@@ -53,6 +57,8 @@ struct Inner {
     free: Vec<Mutex<Vec<NonNull<u8>>>>,
     in_use: AtomicUsize,
     peak: AtomicUsize,
+    /// Greatest `in_use` ever.
+    most: AtomicUsize,
     reserved: AtomicUsize,
     system: AtomicUsize,
     count: AtomicUsize,
@@ -98,6 +104,7 @@ impl MemoryPool {
             free: (0..CLASSES).map(|_| Mutex::new(Vec::new())).collect(),
             in_use: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
             reserved: AtomicUsize::new(0),
             system: AtomicUsize::new(0),
             count: AtomicUsize::new(0),
@@ -119,23 +126,23 @@ impl MemoryPool {
     pub fn alloc(&self, bytes: usize) -> Result<Block, OutOfMemory> {
         let p = &self.0;
         if bytes == 0 {
-            return Ok(Block { ptr: dangling(), len: 0, class: 0, owner: Owner::None });
+            return Ok(Block { ptr: dangling(), len: 0, class: 0, counted: 0, owner: Owner::None });
         }
         if bytes > isize::MAX as usize / 2 {
             return Err(self.refuse(bytes));
         }
         let (class, size) = class_of(bytes);
-        let hit = lock(&p.free[class]).pop();
-        let ptr = match hit {
-            Some(ptr) => ptr,
-            None => self.from_system(size).ok_or_else(|| self.refuse(bytes))?,
+        let (ptr, class) = match self.cached(class, size) {
+            Some(hit) => hit,
+            None => (self.from_system(size).ok_or_else(|| self.refuse(bytes))?, class),
         };
         p.count.fetch_add(1, Ordering::Relaxed);
         let now = p.in_use.fetch_add(size, Ordering::Relaxed) + size;
         if now > p.peak.load(Ordering::Relaxed) {
             p.peak.fetch_max(now, Ordering::Relaxed);
+            p.most.fetch_max(now, Ordering::Relaxed);
         }
-        Ok(Block { ptr, len: bytes, class, owner: Owner::Pool(self.clone()) })
+        Ok(Block { ptr, len: bytes, class, counted: size, owner: Owner::Pool(self.clone()) })
     }
 
     /// As [`MemoryPool::alloc`], filled with zero bytes.
@@ -144,6 +151,36 @@ impl MemoryPool {
         // SAFETY: the block is ours and `bytes` long.
         unsafe { b.as_ptr().write_bytes(0, bytes) };
         Ok(b)
+    }
+
+    /// A cached block of this class, or of the next one up to twice the size that has any, and its class.
+    fn cached(&self, class: usize, size: usize) -> Option<(NonNull<u8>, usize)> {
+        let take = |c: usize| lock(&self.0.free[c]).pop().map(|ptr| (ptr, c));
+        take(class).or_else(|| {
+            let last = if size >= REUSE_FROM { class_of(2 * size).0 } else { class };
+            (class + 1..=last).find_map(take)
+        })
+    }
+
+    /// Before a large block comes from the system: if the pool would then hold more than twice what was ever in use, gives
+    /// back as much of cached large blocks that are smaller, the larger ones first. Streams of changing sizes leave them.
+    fn make_way(&self, size: usize) {
+        let p = &self.0;
+        let most = 2 * p.most.load(Ordering::Relaxed).max(p.in_use.load(Ordering::Relaxed) + size);
+        if size < HUGE_FROM || p.reserved.load(Ordering::Relaxed) + size <= most {
+            return;
+        }
+        let (first, end) = (class_of(HUGE_FROM).0, class_of(size).0);
+        let mut left = size;
+        for class in (first..end).rev() {
+            while left > 0 {
+                let Some(ptr) = lock(&p.free[class]).pop() else { break };
+                // SAFETY: as in `empty_cache`.
+                unsafe { libc::free(ptr.as_ptr().cast()) };
+                p.reserved.fetch_sub(class_size(class), Ordering::Relaxed);
+                left = left.saturating_sub(class_size(class));
+            }
+        }
     }
 
     fn refuse(&self, wanted: usize) -> OutOfMemory {
@@ -155,6 +192,7 @@ impl MemoryPool {
     }
 
     fn from_system(&self, size: usize) -> Option<NonNull<u8>> {
+        self.make_way(size);
         for attempt in 0..2 {
             if attempt == 1 {
                 self.empty_cache();
@@ -310,7 +348,10 @@ enum Owner {
 pub struct Block {
     ptr: NonNull<u8>,
     len: usize,
+    /// The size class of the memory, which may be larger than that of `len`.
     class: usize,
+    /// Bytes it counts for.
+    counted: usize,
     owner: Owner,
 }
 
@@ -325,7 +366,13 @@ impl Block {
     /// # Safety
     /// `ptr` is valid for `len` bytes until `release` is called.
     pub unsafe fn foreign(ptr: *mut u8, len: usize, release: Box<dyn FnOnce() + Send>) -> Block {
-        Block { ptr: NonNull::new(ptr).unwrap_or_else(dangling), len, class: 0, owner: Owner::Foreign(Some(release)) }
+        Block {
+            ptr: NonNull::new(ptr).unwrap_or_else(dangling),
+            len,
+            class: 0,
+            counted: 0,
+            owner: Owner::Foreign(Some(release)),
+        }
     }
 
     /// First byte; 64-byte aligned unless foreign. Never null.
@@ -356,7 +403,7 @@ impl Drop for Block {
         match &mut self.owner {
             Owner::None => {}
             Owner::Pool(pool) => {
-                pool.0.in_use.fetch_sub(class_size(self.class), Ordering::Relaxed);
+                pool.0.in_use.fetch_sub(self.counted, Ordering::Relaxed);
                 lock(&pool.0.free[self.class]).push(self.ptr);
             }
             Owner::Foreign(release) => {
@@ -431,6 +478,35 @@ mod tests {
         assert_eq!(pool.empty_cache(), 5 << 20);
         assert_eq!(pool.stats().reserved, 1024);
         assert_eq!(pool.alloc(0).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn changing_sizes_share_memory() {
+        let pool = MemoryPool::new(None);
+        let mib = |n: usize| n << 20;
+        // Up to twice the size serves, and counts for what was asked.
+        drop(pool.alloc(mib(40)).unwrap());
+        let a = pool.alloc(mib(20)).unwrap();
+        let s = pool.stats();
+        assert_eq!((s.system_allocations, s.in_use, s.reserved), (1, mib(20), mib(40)));
+        assert_eq!((a.len(), a.capacity()), (mib(20), mib(40)));
+        drop(a);
+        drop(pool.alloc(mib(19)).unwrap());
+        assert_eq!((pool.stats().system_allocations, pool.stats().reserved), (2, mib(59)), "more than twice");
+        // A larger one replaces smaller ones, if twice what was in use would not do.
+        drop(pool.alloc(mib(48)).unwrap());
+        assert_eq!((pool.stats().system_allocations, pool.stats().reserved), (3, mib(48)));
+        // Thirty sizes in turn, with companions: no more is held than a few of the largest need.
+        let mut x = 1usize;
+        for _ in 0..300 {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let n = 10 + (x >> 33) % 30;
+            let _live = [n * 3, n, n, n / 2].map(|m| pool.alloc(mib(m)).unwrap());
+        }
+        let s = pool.stats();
+        assert_eq!(s.in_use, 0);
+        assert!(s.reserved <= 2 * s.peak, "{s:?}");
+        assert!(s.system_allocations < 60, "{s:?}");
     }
 
     #[test]

@@ -287,7 +287,8 @@ impl Merger<'_, '_, '_> {
             }
             (Shape::Epilogue { .. }, _) | (_, Shape::Epilogue { .. }) => return Err(Reason::Kinds),
         };
-        if x.members.len() + y.members.len() > self.limits.max_insts || x.nesting + y.nesting > self.limits.max_nesting {
+        if x.members.len() + y.members.len() > self.limits.max_insts || x.nesting + y.nesting > self.limits.max_nesting
+        {
             return Err(Reason::Size);
         }
         let merged = super::cluster::Cluster {
