@@ -144,65 +144,59 @@ impl Compiled {
     }
 }
 
-/// Most times a program that passes the memory limit is compiled again with a lower one.
-const LOWER: usize = 4;
-/// Higher limits that are tried then: computing more again is not always less memory.
-const HIGHER: &[f64] = &[1.1, 1.25, f64::INFINITY];
-/// Most times a program that leaves room below the limit is compiled again to use it.
-const ROOMIER: usize = 4;
-/// Steps are at least this part of the limit.
-const ROOM: u64 = 32;
+/// What passes aim at under a memory limit, as parts of it. Their estimate is off by a tenth either way, and what they choose
+/// to compute again depends on the aim by leaps: a lower one may cost less.
+const AIMS: &[f64] = &[
+    f64::INFINITY,
+    1.2,
+    1.15,
+    1.12,
+    1.1,
+    1.08,
+    1.07,
+    1.06,
+    1.05,
+    1.04,
+    1.03,
+    1.02,
+    1.0,
+    0.97,
+    0.94,
+    0.9,
+    0.85,
+    0.8,
+    0.7,
+    0.6,
+    0.5,
+    0.0,
+];
 
 /// Compiles a recorded graph.
 ///
-/// With a memory limit, passes aim at it by an estimate, and the finished plan shows how good that was. Where it misses the
-/// limit they aim lower by as much, then higher; where it leaves room they aim higher, to compute less
-/// again. If no program fits, the smallest is returned.
+/// With a memory limit, the graph is compiled with several aims ([`RematOptions::memory_limit`]) unless it fits the limit as
+/// it is. Of the programs whose finished plan fits, the one that computes least is returned; if none fits, the smallest.
 pub fn compile(graph: Graph, options: &CompileOptions) -> Result<Compiled, CompileError> {
     let Some(limit) = options.remat.memory_limit else { return compile_once(graph, options) };
     let rounded = options.memory.map_or(std::convert::identity as fn(u64) -> u64, |m| m.rounded);
     let total = |c: &Compiled| c.stats.memory.total(&c.program, rounded);
-    let aimed = |aim: u64| {
+    let aimed = |aim: Option<u64>| {
         let mut other = options.clone();
-        other.remat.memory_limit = Some(aim);
+        other.remat.memory_limit = aim;
         compile_once(graph.clone(), &other)
     };
-    let mut best = compile_once(graph.clone(), options)?;
-    let mut aim = limit;
-    for _ in 0..LOWER {
-        let missed = total(&best).saturating_sub(limit);
-        if missed == 0 || aim == 0 {
-            break;
-        }
-        aim = aim.saturating_sub(missed.max(limit / ROOM));
-        let next = aimed(aim)?;
-        if total(&next) < total(&best) {
-            best = next;
-        }
+    let mut best = aimed(None)?;
+    if total(&best) <= limit {
+        return Ok(best);
     }
-    for times in HIGHER {
-        if limit > 0 && total(&best) > limit {
-            let next = aimed((limit as f64 * times) as u64)?;
-            if total(&next) < total(&best) {
-                best = next;
-            }
-        }
-    }
-    let mut step = limit.saturating_sub(total(&best));
-    for _ in 0..ROOMIER {
-        if step <= limit / ROOM {
-            break;
-        }
-        let next = aimed(aim.saturating_add(step))?;
-        if total(&next) <= limit {
-            aim += step;
-            if next.stats.cost.flops >= best.stats.cost.flops {
-                break; // nothing is computed again that need not be
-            }
+    // Less is better.
+    let merit = |c: &Compiled| {
+        let fits = total(c) <= limit;
+        (!fits, if fits { c.stats.cost.flops } else { total(c) as f64 }, c.stats.cost.bytes)
+    };
+    for part in AIMS {
+        let next = aimed(Some((limit as f64 * part) as u64))?;
+        if merit(&next) < merit(&best) {
             best = next;
-            step = limit - total(&best);
-        } else {
-            step /= 2;
         }
     }
     Ok(best)
