@@ -139,6 +139,8 @@ pub(super) struct Emit<'k> {
     pub(super) reduced_depth: usize,
     /// Per expression: loop variables it needs (a bit each) and whether it needs a reduction.
     pub(super) needs: Vec<(u64, bool)>,
+    /// Per expression: in how many places it is an operand or a result.
+    pub(super) uses: Vec<u32>,
     /// Kept between passes: expression to (scratch offset in bytes, written already).
     pub(super) stash: HashMap<ExprId, (u64, bool)>,
     /// Loads that a tile has read already: the raw elements of the present row in the present lanes.
@@ -165,6 +167,7 @@ impl<'k> Emit<'k> {
             reduced: vec![ReducedValue::None; k.reductions.len()],
             reduced_depth: 0,
             needs: super::needs(k),
+            uses: super::uses(k),
             stash: HashMap::new(),
             tiled: HashMap::new(),
             acc: None,

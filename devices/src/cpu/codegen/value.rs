@@ -154,6 +154,9 @@ impl Emit<'_> {
                 }
             }
             ExprOp::Op(kind) => {
+                if let Some(y) = self.tanh_gate(e, vec) {
+                    return y;
+                }
                 let from = self.k.exprs.get(args[0]).dtype;
                 let list: Vec<String> = args.iter().map(|&a| self.arg(a, vec)).collect();
                 self.elementwise(kind, from, dtype, vec, &list)
