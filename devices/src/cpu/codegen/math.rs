@@ -30,7 +30,8 @@ impl Emit<'_> {
         let (lo, hi) = (self.cf(ty, lo), self.cf(ty, hi));
         let c = self.cmp("fcmp olt", ty, x, &lo);
         let y = self.select(ty, &c, &lo, x);
-        let c = self.cmp("fcmp ogt", ty, x, &hi);
+        // Of what came out: so it is one instruction.
+        let c = self.cmp("fcmp ogt", ty, &y, &hi);
         self.select(ty, &c, &hi, &y)
     }
 
