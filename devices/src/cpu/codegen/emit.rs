@@ -148,6 +148,8 @@ pub(super) struct Emit<'k> {
     /// The accumulation buffer of an epilogue: the argument it stands for, and the pointer to column 0 of the row.
     pub(super) acc: Option<(u32, String)>,
     pub(super) non_temporal: bool,
+    /// Inputs as large as the space are asked for some way ahead of their use.
+    pub(super) ahead: bool,
     pub(super) declares: BTreeMap<String, String>,
     next: u32,
 }
@@ -172,6 +174,7 @@ impl<'k> Emit<'k> {
             tiled: HashMap::new(),
             acc: None,
             non_temporal: false,
+            ahead: false,
             declares: BTreeMap::new(),
             next: 0,
         }

@@ -276,7 +276,7 @@ pub fn generate(k: &Kernel, t: Target, assumed: Option<&Assumed>, stream: bool) 
                 return Err("results of different spaces without a reduction");
             }
             let mut e = new();
-            e.non_temporal = stream;
+            (e.non_temporal, e.ahead) = (stream, stream);
             let (units, grain) = flat::emit(&mut e, &loops, &k.stores);
             let function = assembly.add(e, SIGNATURE);
             Ok(assembly.finish(t, vec![Step { function, units, grain, scratch: 0 }], 0))

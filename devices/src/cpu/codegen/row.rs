@@ -29,6 +29,8 @@ pub(super) fn emit(e: &mut Emit) -> (i64, i64, u64) {
     let unroll = super::unroll(k, inner, e.w);
     let trips = reduced.first().map_or_else(Trips::one, |&v| Trips::all(e, v, (e.w * unroll) as i64));
     for level in 0..levels {
+        // Later walks find the row in the cache.
+        e.ahead = e.non_temporal && level == 0;
         let which: Vec<usize> = (0..k.reductions.len()).filter(|&r| k.reductions[r].level == level).collect();
         let carried = e.accumulators(&which, unroll);
         let sums =
@@ -41,6 +43,7 @@ pub(super) fn emit(e: &mut Emit) -> (i64, i64, u64) {
         }
         mark_written(e, &which.iter().map(|&r| k.reductions[r].value).collect::<Vec<_>>());
     }
+    e.ahead = false;
     let (full, rows): (Vec<Store>, Vec<Store>) = k.stores.iter().cloned().partition(|s| s.full);
     // Before the row is written: it may lie where what these read does.
     let raws: Vec<String> = rows.iter().map(|s| e.store_value(s, false)).collect();

@@ -114,7 +114,9 @@ impl Emit<'_> {
                     return self.from_memory(dtype, true, &raw);
                 }
                 if vec {
-                    self.load_vector(source, dtype, &offset, guard)
+                    let needs = self.needs[e.0 as usize].0;
+                    let full = self.k.loops.iter().enumerate().all(|(v, l)| l.extent == 1 || needs >> v & 1 == 1);
+                    self.load_vector(source, dtype, &offset, guard, full)
                 } else {
                     self.load_scalar(source, dtype, &offset, guard)
                 }
