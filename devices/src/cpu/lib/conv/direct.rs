@@ -27,7 +27,8 @@ const WEIGHTS: usize = 128 << 10;
 /// Whether this form is the one to use.
 pub(super) fn fits(c: &Conv, g: &Geometry) -> bool {
     let [z, _, x] = &g.dims;
-    let (lanes, outputs) = (tiles().lanes, x.output.div_ceil(x.lhs_dilation));
+    let outputs = x.output.div_ceil(x.lhs_dilation);
+    let lanes = tiles(outputs).lanes;
     c.output.elem != Elem::F64
         && c.batch_groups == 1
         && (z.input, z.window, z.output, z.pad_lo) == (1, 1, 1, 0)
@@ -134,9 +135,9 @@ unsafe impl Sync for Plan<'_> {}
 /// # Safety
 /// The contract of `conv`; [`fits`].
 pub(super) unsafe fn run(c: &Conv, g: &Geometry, then: Option<Then>) -> Result<(), LibError> {
-    let tiles = tiles();
     let [_, dy, dx] = &g.dims;
     let ((ys, y), (xs, x)) = (classes(dy), classes(dx));
+    let tiles = tiles(x.lanes);
     let planes = Planes::new(y, x, tiles.lanes);
     let vectors = x.lanes.div_ceil(tiles.lanes);
     // As many rows as fit the cache, in even parts; several images if there is still room.

@@ -39,9 +39,9 @@ pub(super) fn fits(c: &Conv, g: &Geometry) -> bool {
 /// # Safety
 /// The contract of `conv`; [`fits`].
 pub(super) unsafe fn run(c: &Conv, g: &Geometry) -> Result<(), LibError> {
-    let tiles = tiles();
-    let lanes = tiles.lanes;
     let [_, y, x] = &g.dims;
+    let tiles = tiles(x.window);
+    let lanes = tiles.lanes;
     let (images, features, outputs) = (c.in_features, c.batch, c.out_features);
     let planes = Planes::new(Axis::window(y), Axis::window(x), lanes);
     let (full, parts) = (x.window / lanes, usize::from(x.window % lanes != 0));
