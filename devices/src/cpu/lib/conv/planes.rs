@@ -8,6 +8,7 @@ use super::ConvDim;
 use crate::cpu::lib::elem::Elem;
 use crate::cpu::lib::simd;
 use crate::cpu::lib::view::Ptr;
+use smallvec::SmallVec;
 
 /// One spatial dimension: output `l` meets input `l·step + t·tap - pad` under tap `t`.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +92,7 @@ impl Planes {
         dst: *mut f32,
         next: isize,
     ) {
+        let phases = self.phases();
         let first = (y0 * self.y.step) as isize - self.y.pad;
         for r in (0..self.y.extent(lanes)).filter(|&r| self.y.step == 1 || self.y.meets(r)) {
             let out = dst.wrapping_add(r * self.row);
@@ -102,25 +104,43 @@ impl Planes {
                 } else {
                     let row = src.at::<u8>(y * stride).cast_const();
                     simd::prefetch(row.wrapping_offset(next), self.x.input * elem.size());
-                    self.fill_row(elem, row, out);
+                    self.fill_row(elem, row, &phases, out);
                 }
             }
         }
     }
 
-    unsafe fn fill_row(&self, elem: Elem, src: *const u8, out: *mut f32) {
-        let (s, n) = (self.x.step as isize, self.x.input as isize);
-        for p in (0..s).filter(|&p| s == 1 || self.x.meets(p as usize)) {
-            let out = out.wrapping_add(p as usize * self.phase);
+    /// The phases that outputs meet: the same for all rows.
+    fn phases(&self) -> SmallVec<[Phase; 4]> {
+        let (s, n, len) = (self.x.step as isize, self.x.input as isize, self.phase as isize);
+        let each = |p: isize| {
             // Places j of this phase that lie in the input: 0 <= p + s·j - pad < n.
-            let len = self.phase as isize;
             let lo = ((self.x.pad - p + s - 1).div_euclid(s)).clamp(0, len);
             let hi = ((n + self.x.pad - p + s - 1).div_euclid(s)).clamp(lo, len);
-            // SAFETY: `lo..hi` of the phase lie in the input.
-            unsafe {
-                let from = src.wrapping_offset((p + s * lo - self.x.pad) * elem.size() as isize);
-                let (to, count) = (out.offset(lo), (hi - lo) as usize);
-                simd::zero_ends(out, lo as usize, hi as usize, self.phase);
+            let at = p as usize * self.phase;
+            Phase { at, lo: lo as usize, hi: hi as usize, from: p + s * lo - self.x.pad }
+        };
+        (0..s).filter(|&p| s == 1 || self.x.meets(p as usize)).map(each).collect()
+    }
+
+    unsafe fn fill_row(&self, elem: Elem, src: *const u8, phases: &[Phase], out: *mut f32) {
+        let s = self.x.step as isize;
+        // SAFETY: `lo..hi` of each phase lie in the input, and each phase in the row.
+        unsafe {
+            for p in phases {
+                simd::zero_ends(out.add(p.at), p.lo, p.hi, self.phase);
+            }
+            if let ([p, q], Elem::F32, 2) = (phases, elem, s) {
+                // Neighbours: both at once.
+                let (a, b) = if p.from < q.from { (p, q) } else { (q, p) };
+                if b.from == a.from + 1 {
+                    let from = src.cast::<f32>().wrapping_offset(a.from);
+                    return simd::split(from, (out.add(a.at + a.lo), a.hi - a.lo), (out.add(b.at + b.lo), b.hi - b.lo));
+                }
+            }
+            for p in phases {
+                let from = src.wrapping_offset(p.from * elem.size() as isize);
+                let (to, count) = (out.add(p.at + p.lo), p.hi - p.lo);
                 match (elem, s) {
                     (Elem::F32, 1) => simd::copy_short(from.cast(), to, count),
                     (_, 1) => simd::load_f32(elem, from, to, count),
@@ -134,4 +154,12 @@ impl Planes {
             }
         }
     }
+}
+
+/// A phase of a row: where it begins, its places `lo..hi` that are elements of the input, and the first of these.
+struct Phase {
+    at: usize,
+    lo: usize,
+    hi: usize,
+    from: isize,
 }
