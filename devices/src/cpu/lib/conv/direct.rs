@@ -158,8 +158,8 @@ pub(super) unsafe fn run(c: &Conv, g: &Geometry, then: Option<Then>) -> Result<(
     };
     let in_place = c.input.elem == Elem::F32
         && g.taps == 1
-        && dx.output % tiles.lanes == 0
-        && [dy, dx].iter().all(|d| d.stride == 1 && d.pad_lo == 0 && d.lhs_dilation == 1 && d.output <= d.input);
+        && x.lanes % tiles.lanes == 0
+        && [dy, dx].iter().all(|d| d.stride == 1 && d.pad_lo == 0 && d.output.div_ceil(d.lhs_dilation) <= d.input);
     let blocks = g.groups * g.go.div_ceil(ROWS);
     let mut parts = Vec::new();
     let mut total = 0;
@@ -336,14 +336,18 @@ impl Plan<'_> {
         tmp: *mut f32,
     ) {
         let (c, g) = (self.c, self.g);
+        let (sy, sx) = (g.dims[1].lhs_dilation, g.dims[2].lhs_dilation);
+        let y = parts[0].y;
+        let rows = t.rows.min(y.count.saturating_sub(t.y0));
+        if y.taps == 0 && to.x == 1 {
+            // SAFETY: rows of the target.
+            return unsafe { self.zeros(t, (rows, y.first), some, to) };
+        }
         let lanes = self.tiles.lanes;
         let vectors = self.planes.x.lanes.div_ceil(lanes);
         let blocks = g.go.div_ceil(ROWS);
         let tile = ROWS * COLS * lanes;
         let direct = parts.len() == 1 && to.elem == Elem::F32 && (to.x == 1 || g.dims[2].output == 1);
-        let (sy, sx) = (g.dims[1].lhs_dilation, g.dims[2].lhs_dilation);
-        let y = parts[0].y;
-        let rows = t.rows.min(y.count.saturating_sub(t.y0));
         let count = t.images * rows * vectors;
         for v0 in (0..count).step_by(COLS) {
             let nv = COLS.min(count - v0);
@@ -394,6 +398,22 @@ impl Plan<'_> {
                         // SAFETY: as above.
                         unsafe { self.store(parts, src, to, first, at[v].1) };
                     }
+                }
+            }
+        }
+    }
+
+    /// The outputs of a class of y that meets no taps.
+    unsafe fn zeros(&self, t: &Task, (rows, first): (usize, usize), some: std::ops::Range<usize>, to: &Target) {
+        let (dims, size) = (&self.g.dims, to.elem.size());
+        let features = (some.len() * ROWS).min(self.g.go - some.start * ROWS);
+        for f in 0..features as isize {
+            for n in 0..t.images as isize {
+                for r in 0..rows {
+                    let line = (r * dims[1].lhs_dilation + first) as isize * to.line;
+                    let at = (f * to.feature + n * to.image + line) * size as isize;
+                    // SAFETY: the caller's row.
+                    unsafe { to.ptr.at::<u8>(at).write_bytes(0, dims[2].output * size) };
                 }
             }
         }
