@@ -26,9 +26,13 @@ const WEIGHTS: usize = 128 << 10;
 
 /// Whether this form is the one to use.
 pub(super) fn fits(c: &Conv, g: &Geometry) -> bool {
-    let [z, _, x] = &g.dims;
+    let [z, y, x] = &g.dims;
     let outputs = x.output.div_ceil(x.lhs_dilation);
     let lanes = tiles(outputs).lanes;
+    // Images of which a task takes one, and that are too small to share what it reads of the weights.
+    let (lines, wide) = (y.output.div_ceil(y.lhs_dilation), outputs.next_multiple_of(lanes));
+    let padded = (lines * y.stride + y.window - 1) * (wide * x.stride + x.window - 1);
+    let small = lines * wide < 4 * COLS * lanes && 2 * 4 * g.gi * padded > PLANES;
     c.output.elem != Elem::F64
         && c.batch_groups == 1
         && (z.input, z.window, z.output, z.pad_lo) == (1, 1, 1, 0)
@@ -39,6 +43,7 @@ pub(super) fn fits(c: &Conv, g: &Geometry) -> bool {
         && 3 * outputs >= 2 * outputs.next_multiple_of(lanes)
         && g.go >= 4
         && g.taps <= 128
+        && !small
 }
 
 /// The outputs of one remainder along a dimension: `first + s·j` for `j < count`, taps `tap, tap + s, …` (`taps` of

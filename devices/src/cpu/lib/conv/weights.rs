@@ -17,6 +17,8 @@ use crate::cpu::pool;
 
 /// Numbers of each dot product before its lanes are added up: the four rows of the gradient stay in the L1 cache.
 const NUMBERS: usize = 1024;
+/// Numbers of the gradient's rows and of a plane together, where a part of the sum has several images.
+const BOTH: usize = 6 << 10;
 /// Fewest input features of a task if it is one of many.
 const FEATURES: usize = 8;
 
@@ -50,13 +52,18 @@ pub(super) unsafe fn run(c: &Conv, g: &Geometry) -> Result<(), LibError> {
     // A part of the sum: rows of an image, or several whole images.
     let steps = NUMBERS / lanes;
     let rows = y.window.div_ceil(y.window.div_ceil((steps / vectors).max(1)));
-    let group = if rows < y.window { 1 } else { (steps / (rows * vectors)).clamp(1, images) };
     let plane = planes.plane(rows);
+    let group = if rows < y.window {
+        1
+    } else {
+        (steps / (rows * vectors)).min(BOTH / (ROWS * rows * vectors * lanes + plane)).clamp(1, images)
+    };
     let taps = g.positions;
     // The gradient where it lies, or a copy of four features' rows: converted, or because images a multiple of pages apart
     // would contend for the same few lines of the cache.
+    // That costs more than it saves where few sums read it.
     let apart = group == 1 || c.weight.minor.unsigned_abs() * 4 % 4096 != 0;
-    let in_place = c.weight.elem == Elem::F32 && apart;
+    let in_place = c.weight.elem == Elem::F32 && (apart || taps == 1);
     let (dy_image, dy_row) = if in_place {
         (c.weight.minor, g.w_spatial[1])
     } else {
