@@ -1,6 +1,6 @@
 //! Benchmarks of attention, convolution, sorting, scatter, copies, the pools.
 //!
-//! `cargo run --release -p rsx-devices --example library_bench [threads [name]]`
+//! `cargo run --release -p rsx-devices --example library_bench [threads [name [part of a convolution's line]]]`
 
 mod common;
 
@@ -99,7 +99,11 @@ fn convolution(peak: f64, n: usize, ci: usize, co: usize, hw: usize, k: usize, s
     }
     let flops = 2.0 * (n * co * o * o * (ci / groups) * k * k) as f64;
     let name = format!("conv n{n} {ci}->{co} {hw}x{hw} k{k} s{s} g{groups} {}", if last { "nhwc" } else { "nchw" });
+    let part = std::env::args().nth(3).unwrap_or_default();
     let run = |what: &str, c: &Conv| {
+        if !format!("{name} {what}").contains(&part) {
+            return;
+        }
         // SAFETY: the blocks cover the arrays.
         let t = best(10, || unsafe { conv(c, None).unwrap() });
         let rate = flops / t / 1e9;

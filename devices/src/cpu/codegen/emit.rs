@@ -139,6 +139,8 @@ pub(super) struct Emit<'k> {
     pub(super) reduced_depth: usize,
     /// Per expression: loop variables it needs (a bit each) and whether it needs a reduction.
     pub(super) needs: Vec<(u64, bool)>,
+    /// Per expression: in how many places it is an operand or a result.
+    pub(super) uses: Vec<u32>,
     /// Kept between passes: expression to (scratch offset in bytes, written already).
     pub(super) stash: HashMap<ExprId, (u64, bool)>,
     /// Loads that a tile has read already: the raw elements of the present row in the present lanes.
@@ -146,6 +148,8 @@ pub(super) struct Emit<'k> {
     /// The accumulation buffer of an epilogue: the argument it stands for, and the pointer to column 0 of the row.
     pub(super) acc: Option<(u32, String)>,
     pub(super) non_temporal: bool,
+    /// Inputs as large as the space are asked for some way ahead of their use.
+    pub(super) ahead: bool,
     pub(super) declares: BTreeMap<String, String>,
     next: u32,
 }
@@ -165,10 +169,12 @@ impl<'k> Emit<'k> {
             reduced: vec![ReducedValue::None; k.reductions.len()],
             reduced_depth: 0,
             needs: super::needs(k),
+            uses: super::uses(k),
             stash: HashMap::new(),
             tiled: HashMap::new(),
             acc: None,
             non_temporal: false,
+            ahead: false,
             declares: BTreeMap::new(),
             next: 0,
         }

@@ -24,6 +24,8 @@ pub(super) fn emit(e: &mut Emit, loops: &[u32], stores: &[Store]) -> (i64, i64) 
         return (extent, chunk);
     }
     if let Some(plan) = super::tile::plan(e, lane, stores) {
+        // Its rows are pieces of many rows.
+        e.ahead = false;
         return super::tile::emit(e, &plan, lane, outer, stores);
     }
     let rows: i64 = outer.iter().map(|&v| e.k.loops[v as usize].extent).product();

@@ -5,6 +5,9 @@
 use super::emit::{Emit, Reg, Ty};
 use crate::cpu::target::Level;
 
+/// Coefficients of e^r for |r| at most half of ln 2, the highest first.
+pub(super) const EXP: [f64; 7] = [1.37805939e-3, 8.37312452e-3, 4.16695364e-2, 1.66664720e-1, 4.99999851e-1, 1.0, 1.0];
+
 const MAGIC_F32: f64 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer in the low bits
 const MAGIC_F64: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
 
@@ -13,7 +16,7 @@ fn int(ty: Ty) -> Ty {
 }
 
 impl Emit<'_> {
-    fn polynomial(&mut self, ty: Ty, x: &str, coefficients: &[f64]) -> String {
+    pub(super) fn polynomial(&mut self, ty: Ty, x: &str, coefficients: &[f64]) -> String {
         let mut r = self.cf(ty, coefficients[0]);
         for &c in &coefficients[1..] {
             let c = self.cf(ty, c);
@@ -23,17 +26,18 @@ impl Emit<'_> {
     }
 
     /// `x` limited to `lo..=hi`; NaN stays.
-    fn clamp(&mut self, ty: Ty, x: &str, lo: f64, hi: f64) -> String {
+    pub(super) fn clamp(&mut self, ty: Ty, x: &str, lo: f64, hi: f64) -> String {
         let (lo, hi) = (self.cf(ty, lo), self.cf(ty, hi));
         let c = self.cmp("fcmp olt", ty, x, &lo);
         let y = self.select(ty, &c, &lo, x);
-        let c = self.cmp("fcmp ogt", ty, x, &hi);
+        // Of what came out: so it is one instruction.
+        let c = self.cmp("fcmp ogt", ty, &y, &hi);
         self.select(ty, &c, &hi, &y)
     }
 
     /// Nearest integer n of `x * factor`: as a float, and as an integer of which only the low bits (12 or more) count.
     /// Garbage, but no trap, if it does not fit.
-    fn nearest(&mut self, ty: Ty, x: &str, factor: f64) -> (String, String) {
+    pub(super) fn nearest(&mut self, ty: Ty, x: &str, factor: f64) -> (String, String) {
         let m = self.cf(ty, if ty.reg == Reg::F64 { MAGIC_F64 } else { MAGIC_F32 });
         let t = if factor == 1.0 { self.bin("fadd", ty, x, &m) } else { self.fma(ty, x, &self.cf(ty, factor), &m) };
         let float = self.bin("fsub", ty, &t, &m);
@@ -41,7 +45,7 @@ impl Emit<'_> {
     }
 
     /// 2^n for integers n of the normal range (of which only the low bits are looked at).
-    fn power_of_two(&mut self, ty: Ty, n: &str) -> String {
+    pub(super) fn power_of_two(&mut self, ty: Ty, n: &str) -> String {
         let (i, bias, shift) = (int(ty), if ty.reg == Reg::F64 { 1023 } else { 127 }, mantissa(ty));
         let e = self.bin("add", i, n, &self.ci(i, bias));
         let e = self.bin("shl", i, &e, &self.ci(i, shift));
@@ -67,7 +71,7 @@ impl Emit<'_> {
 
     /// x = n ln 2 + r with |r| at most half of ln 2: (n as a float, n as an integer, r). The constant's high part has few bits, so that its
     /// product with n is exact even without a fused multiply-add.
-    fn split_ln2(&mut self, ty: Ty, x: &str) -> (String, String, String) {
+    pub(super) fn split_ln2(&mut self, ty: Ty, x: &str) -> (String, String, String) {
         let (n, ni) = self.nearest(ty, x, std::f64::consts::LOG2_E);
         let (hi, lo) = (self.cf(ty, -0.693145752), self.cf(ty, -1.42860677e-6));
         let r = self.fma(ty, &n, &hi, x);
@@ -79,16 +83,12 @@ impl Emit<'_> {
         // Beyond these the result is 0 or infinite.
         let x = self.clamp(ty, x, -104.0, 89.0);
         let (n, ni, r) = self.split_ln2(ty, &x);
-        let p = self.polynomial(
-            ty,
-            &r,
-            &[1.37805939e-3, 8.37312452e-3, 4.16695364e-2, 1.66664720e-1, 4.99999851e-1, 1.0, 1.0],
-        );
+        let p = self.polynomial(ty, &r, &EXP);
         self.scale(ty, &p, (&n, &ni))
     }
 
     /// e^r - 1 = r + r^2 (1/2 + ...) for |r| at most half of ln 2.
-    fn expm1_reduced(&mut self, ty: Ty, r: &str) -> String {
+    pub(super) fn expm1_reduced(&mut self, ty: Ty, r: &str) -> String {
         let series = [1.98412698e-4, 1.38888889e-3, 8.33333333e-3, 4.16666667e-2, 1.66666667e-1, 0.5];
         let q = self.polynomial(ty, r, &series);
         let r2 = self.bin("fmul", ty, r, r);
@@ -168,24 +168,6 @@ impl Emit<'_> {
 
     fn copysign(&mut self, ty: Ty, magnitude: &str, sign: &str) -> String {
         self.intrinsic2("copysign", ty, magnitude, sign)
-    }
-
-    /// m / (m + 2) with m = e^2|x| - 1.
-    pub(super) fn tanh(&mut self, ty: Ty, x: &str) -> String {
-        let a = self.intrinsic1("fabs", ty, x);
-        // From 10 on the result is 1.
-        let ten = self.cf(ty, 10.0);
-        let c = self.cmp("fcmp ogt", ty, &a, &ten);
-        let a = self.select(ty, &c, &ten, &a);
-        let two = self.bin("fadd", ty, &a, &a);
-        let (_, n, r) = self.split_ln2(ty, &two);
-        let e = self.expm1_reduced(ty, &r);
-        let t = self.power_of_two(ty, &n);
-        let less = self.bin("fsub", ty, &t, &self.cf(ty, 1.0));
-        let m = self.fma(ty, &t, &e, &less);
-        let d = self.bin("fadd", ty, &m, &self.cf(ty, 2.0));
-        let y = self.bin("fdiv", ty, &m, &d);
-        self.copysign(ty, &y, x)
     }
 
     pub(super) fn erf(&mut self, ty: Ty, x: &str) -> String {

@@ -21,6 +21,9 @@ pub(super) fn memory_reg(dtype: DType) -> Reg {
     }
 }
 
+/// How far ahead large inputs are asked for, bytes. The processor's own prefetching stops at the ends of pages.
+const AHEAD: usize = 4096;
+
 impl Emit<'_> {
     /// A register value from what was read from memory.
     pub(super) fn from_memory(&mut self, dtype: DType, vec: bool, raw: &str) -> String {
@@ -85,13 +88,23 @@ impl Emit<'_> {
         self.from_memory(dtype, false, &raw)
     }
 
-    /// A load in all lanes.
+    /// Asks for what lies `AHEAD` of `p`, which this vector is read from: once per cache line.
+    fn prefetch(&mut self, p: &str, size: usize) {
+        let shift = self.lane.as_ref().map_or(0, |l| l.shift as usize);
+        if shift * size % 64 == 0 {
+            let p = self.def(format!("getelementptr i8, ptr {p}, i64 {AHEAD}"));
+            self.line(format!("call void @llvm.prefetch.p0(ptr {p}, i32 0, i32 3, i32 1)"));
+        }
+    }
+
+    /// A load in all lanes; `full` if every point of the space has an element of its own.
     pub(super) fn load_vector(
         &mut self,
         source: Source,
         dtype: DType,
         offset: &Affine,
         guard: Option<ExprId>,
+        full: bool,
     ) -> String {
         let across = self.index_across(offset);
         let (mut uniform_guard, mut mask) = (None, self.lane.as_ref().and_then(|l| l.mask.clone()));
@@ -120,6 +133,9 @@ impl Emit<'_> {
                     return self.load_accumulator_vector(dtype, &p, mask.as_deref());
                 }
                 let p = self.pointer(source, dtype, uniform_guard.as_deref(), &base);
+                if self.ahead && full && mask.is_none() {
+                    self.prefetch(&p, align);
+                }
                 let raw = self.load_contiguous(v, &p, align, mask.as_deref());
                 self.from_memory(dtype, true, &raw)
             }

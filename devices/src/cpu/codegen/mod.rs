@@ -9,6 +9,7 @@ mod math;
 mod memory;
 mod ops;
 mod row;
+mod tanh;
 mod tile;
 mod value;
 mod walk;
@@ -88,6 +89,14 @@ fn needs(k: &Kernel) -> Vec<(u64, bool)> {
         known.push(n);
     }
     known
+}
+
+/// In how many places every expression that is needed is an operand or a result.
+fn uses(k: &Kernel) -> Vec<u32> {
+    let (mut uses, roots) = (vec![0; k.exprs.len()], k.roots());
+    roots.iter().for_each(|r| uses[r.0 as usize] += 1);
+    k.exprs.walk(&k.ix, &roots, &mut |e| k.exprs.get(e).args.iter().for_each(|a| uses[a.0 as usize] += 1));
+    uses
 }
 
 /// Lanes per vector: as many as fill a register with the most common wide type.
@@ -267,7 +276,7 @@ pub fn generate(k: &Kernel, t: Target, assumed: Option<&Assumed>, stream: bool) 
                 return Err("results of different spaces without a reduction");
             }
             let mut e = new();
-            e.non_temporal = stream;
+            (e.non_temporal, e.ahead) = (stream, stream);
             let (units, grain) = flat::emit(&mut e, &loops, &k.stores);
             let function = assembly.add(e, SIGNATURE);
             Ok(assembly.finish(t, vec![Step { function, units, grain, scratch: 0 }], 0))

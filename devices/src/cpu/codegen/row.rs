@@ -29,6 +29,8 @@ pub(super) fn emit(e: &mut Emit) -> (i64, i64, u64) {
     let unroll = super::unroll(k, inner, e.w);
     let trips = reduced.first().map_or_else(Trips::one, |&v| Trips::all(e, v, (e.w * unroll) as i64));
     for level in 0..levels {
+        // Later walks find the row in the cache.
+        e.ahead = e.non_temporal && level == 0;
         let which: Vec<usize> = (0..k.reductions.len()).filter(|&r| k.reductions[r].level == level).collect();
         let carried = e.accumulators(&which, unroll);
         let sums =
@@ -41,6 +43,7 @@ pub(super) fn emit(e: &mut Emit) -> (i64, i64, u64) {
         }
         mark_written(e, &which.iter().map(|&r| k.reductions[r].value).collect::<Vec<_>>());
     }
+    e.ahead = false;
     let (full, rows): (Vec<Store>, Vec<Store>) = k.stores.iter().cloned().partition(|s| s.full);
     // Before the row is written: it may lie where what these read does.
     let raws: Vec<String> = rows.iter().map(|s| e.store_value(s, false)).collect();
@@ -74,9 +77,10 @@ fn plan_stash(e: &mut Emit) -> u64 {
     let mut walks: Vec<Vec<ExprId>> =
         (0..levels).map(|l| k.reductions.iter().filter(|r| r.level == l).map(|r| r.value).collect()).collect();
     walks.push(k.stores.iter().filter(|s| s.full).map(|s| s.value).collect());
-    let costs = costs(k, &|id| inner(id, &e.needs));
     let (mut first, mut keep) = (HashMap::new(), Vec::new());
     for (n, roots) in walks.iter().enumerate() {
+        // What is made of few values that are kept is cheap.
+        let costs = costs(k, &keep, &|id| inner(id, &e.needs));
         let mut todo = roots.clone();
         let mut seen = std::collections::HashSet::new();
         while let Some(id) = todo.pop() {
@@ -84,10 +88,11 @@ fn plan_stash(e: &mut Emit) -> u64 {
                 continue;
             }
             let begun = *first.entry(id).or_insert(n);
+            if keep.contains(&id) {
+                continue;
+            }
             if begun < n && costs[id.0 as usize] >= KEEP_COST {
-                if !keep.contains(&id) {
-                    keep.push(id);
-                }
+                keep.push(id);
                 continue;
             }
             todo.extend(k.exprs.get(id).args.iter().copied());
@@ -110,13 +115,18 @@ fn plan_stash(e: &mut Emit) -> u64 {
     offset
 }
 
-/// Cost of every expression with all that it needs inside the row, counted as a tree (shared parts may count twice).
-fn costs(k: &Kernel, inner: &dyn Fn(ExprId) -> bool) -> Vec<u64> {
+/// Cost of every expression with all that it needs inside the row, counted as a tree (shared parts may count twice);
+/// those in `keep` are read.
+fn costs(k: &Kernel, keep: &[ExprId], inner: &dyn Fn(ExprId) -> bool) -> Vec<u64> {
     let mut costs = Vec::with_capacity(k.exprs.len());
     for i in 0..k.exprs.len() {
         let id = ExprId(i as u32);
         let expr = k.exprs.get(id);
         let mut cost = if inner(id) { op_cost(k, id) } else { 0 };
+        if keep.contains(&id) {
+            costs.push(1);
+            continue;
+        }
         if let ExprOp::Load { .. } = expr.op {
             // A load with a guard or a computed index is no cheaper than scratch memory.
             cost += expr.args.len() as u64;

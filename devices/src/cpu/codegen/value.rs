@@ -114,7 +114,9 @@ impl Emit<'_> {
                     return self.from_memory(dtype, true, &raw);
                 }
                 if vec {
-                    self.load_vector(source, dtype, &offset, guard)
+                    let needs = self.needs[e.0 as usize].0;
+                    let full = self.k.loops.iter().enumerate().all(|(v, l)| l.extent == 1 || needs >> v & 1 == 1);
+                    self.load_vector(source, dtype, &offset, guard, full)
                 } else {
                     self.load_scalar(source, dtype, &offset, guard)
                 }
@@ -154,6 +156,9 @@ impl Emit<'_> {
                 }
             }
             ExprOp::Op(kind) => {
+                if let Some(y) = self.tanh_gate(e, vec) {
+                    return y;
+                }
                 let from = self.k.exprs.get(args[0]).dtype;
                 let list: Vec<String> = args.iter().map(|&a| self.arg(a, vec)).collect();
                 self.elementwise(kind, from, dtype, vec, &list)

@@ -136,22 +136,61 @@ mod x86 {
         }
     }
 
+    /// Numbers 0, 2, 4, ... and 1, 3, 5, ... of 16.
+    #[target_feature(enable = "avx2")]
+    fn halves(a: __m256, b: __m256) -> (__m256, __m256) {
+        // Pairs of 4 numbers are in order, but for the middle ones.
+        let order = |v: __m256| _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(_mm256_castps_pd(v)));
+        (order(_mm256_shuffle_ps::<0b10_00_10_00>(a, b)), order(_mm256_shuffle_ps::<0b11_01_11_01>(a, b)))
+    }
+
+    /// The last `n` of at least 8 pairs, if they are no whole vector, are done with some of those before.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn split(src: *const f32, even: *mut f32, odd: *mut f32, n: usize) {
+        let mut i = 0;
+        // SAFETY: the caller's `n` pairs.
+        unsafe {
+            while i < n {
+                let at = i.min(n - 8);
+                let (e, o) = halves(_mm256_loadu_ps(src.add(2 * at)), _mm256_loadu_ps(src.add(2 * at + 8)));
+                _mm256_storeu_ps(even.add(at), e);
+                _mm256_storeu_ps(odd.add(at), o);
+                i += 8;
+            }
+        }
+    }
+
+    /// As [`split`], for the even numbers only; the last odd one need not exist.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn every_second(src: *const f32, dst: *mut f32, n: usize) {
         let mut i = 0;
         // SAFETY: the caller's elements; the second read ends one short of them.
         unsafe {
-            while i + 8 <= n {
-                let (a, b) = (_mm256_loadu_ps(src.add(2 * i)), _mm256_loadu_ps(src.add(2 * i + 7)));
+            while i < n {
+                let at = i.min(n - 8);
+                let (a, b) = (_mm256_loadu_ps(src.add(2 * at)), _mm256_loadu_ps(src.add(2 * at + 7)));
                 // a: 0 2 4 6 at even places, b: 8 10 12 14 at odd ones (b begins at 7).
                 let a = _mm256_permutevar8x32_ps(a, _mm256_setr_epi32(0, 2, 4, 6, 0, 0, 0, 0));
                 let b = _mm256_permutevar8x32_ps(b, _mm256_setr_epi32(0, 0, 0, 0, 1, 3, 5, 7));
-                _mm256_storeu_ps(dst.add(i), _mm256_blend_ps::<0xF0>(a, b));
+                _mm256_storeu_ps(dst.add(at), _mm256_blend_ps::<0xF0>(a, b));
                 i += 8;
             }
+        }
+    }
+
+    /// Interleaves `n` numbers of each; the last of at least 8, if they are no whole vector, with some of those before.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn interleave(a: *const f32, b: *const f32, dst: *mut f32, n: usize) {
+        let mut i = 0;
+        // SAFETY: the caller's numbers.
+        unsafe {
             while i < n {
-                *dst.add(i) = *src.add(2 * i);
-                i += 1;
+                let at = i.min(n - 8);
+                let (a, b) = (_mm256_loadu_ps(a.add(at)), _mm256_loadu_ps(b.add(at)));
+                let (low, high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+                _mm256_storeu_ps(dst.add(2 * at), _mm256_permute2f128_ps::<0x20>(low, high));
+                _mm256_storeu_ps(dst.add(2 * at + 8), _mm256_permute2f128_ps::<0x31>(low, high));
+                i += 8;
             }
         }
     }
@@ -281,9 +320,16 @@ pub(crate) unsafe fn zero_ends(p: *mut f32, lo: usize, hi: usize, n: usize) {
 /// # Safety
 /// `a` covers the first half of `n` numbers rounded up, `b` the rest, `dst` all.
 pub(crate) unsafe fn interleave(a: *const f32, b: *const f32, dst: *mut f32, n: usize) {
+    let mut done = 0;
+    #[cfg(target_arch = "x86_64")]
+    if isa::current() >= Isa::Avx2 && n >= 16 {
+        done = n / 2;
+        // SAFETY: AVX2 is present; the caller's numbers.
+        unsafe { x86::interleave(a, b, dst, done) };
+    }
     // SAFETY: the caller's contract.
     unsafe {
-        for i in 0..n / 2 {
+        for i in done..n / 2 {
             dst.cast::<[f32; 2]>().add(i).write_unaligned([*a.add(i), *b.add(i)]);
         }
         if n % 2 == 1 {
@@ -298,12 +344,35 @@ pub(crate) unsafe fn interleave(a: *const f32, b: *const f32, dst: *mut f32, n: 
 /// `src` covers `2n - 1` numbers, `dst` covers `n`.
 pub(crate) unsafe fn every_second(src: *const f32, dst: *mut f32, n: usize) {
     #[cfg(target_arch = "x86_64")]
-    if isa::current() >= Isa::Avx2 {
+    if isa::current() >= Isa::Avx2 && n >= 8 {
         // SAFETY: AVX2 is present; the caller's elements.
         return unsafe { x86::every_second(src, dst, n) };
     }
     for i in 0..n {
         // SAFETY: the caller's elements.
         unsafe { *dst.add(i) = *src.add(2 * i) };
+    }
+}
+
+/// Copies `src[0], src[2], …` to one array and `src[1], src[3], …` to another, each as long as its size says.
+///
+/// # Safety
+/// The arrays cover as many numbers, `src` all that are copied.
+pub(crate) unsafe fn split(src: *const f32, (even, n): (*mut f32, usize), (odd, m): (*mut f32, usize)) {
+    let mut done = 0;
+    #[cfg(target_arch = "x86_64")]
+    if isa::current() >= Isa::Avx2 && n.min(m) >= 8 {
+        done = n.min(m);
+        // SAFETY: AVX2 is present; the caller's numbers.
+        unsafe { x86::split(src, even, odd, done) };
+    }
+    // SAFETY: the caller's contract.
+    unsafe {
+        for i in done..n {
+            *even.add(i) = *src.add(2 * i);
+        }
+        for i in done..m {
+            *odd.add(i) = *src.add(2 * i + 1);
+        }
     }
 }

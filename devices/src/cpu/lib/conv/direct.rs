@@ -26,8 +26,13 @@ const WEIGHTS: usize = 128 << 10;
 
 /// Whether this form is the one to use.
 pub(super) fn fits(c: &Conv, g: &Geometry) -> bool {
-    let [z, _, x] = &g.dims;
-    let (lanes, outputs) = (tiles().lanes, x.output.div_ceil(x.lhs_dilation));
+    let [z, y, x] = &g.dims;
+    let outputs = x.output.div_ceil(x.lhs_dilation);
+    let lanes = tiles(outputs).lanes;
+    // Images of which a task takes one, and that are too small to share what it reads of the weights.
+    let (lines, wide) = (y.output.div_ceil(y.lhs_dilation), outputs.next_multiple_of(lanes));
+    let padded = (lines * y.stride + y.window - 1) * (wide * x.stride + x.window - 1);
+    let small = lines * wide < 4 * COLS * lanes && 2 * 4 * g.gi * padded > PLANES;
     c.output.elem != Elem::F64
         && c.batch_groups == 1
         && (z.input, z.window, z.output, z.pad_lo) == (1, 1, 1, 0)
@@ -38,6 +43,7 @@ pub(super) fn fits(c: &Conv, g: &Geometry) -> bool {
         && 3 * outputs >= 2 * outputs.next_multiple_of(lanes)
         && g.go >= 4
         && g.taps <= 128
+        && !small
 }
 
 /// The outputs of one remainder along a dimension: `first + s·j` for `j < count`, taps `tap, tap + s, …` (`taps` of
@@ -134,9 +140,9 @@ unsafe impl Sync for Plan<'_> {}
 /// # Safety
 /// The contract of `conv`; [`fits`].
 pub(super) unsafe fn run(c: &Conv, g: &Geometry, then: Option<Then>) -> Result<(), LibError> {
-    let tiles = tiles();
     let [_, dy, dx] = &g.dims;
     let ((ys, y), (xs, x)) = (classes(dy), classes(dx));
+    let tiles = tiles(x.lanes);
     let planes = Planes::new(y, x, tiles.lanes);
     let vectors = x.lanes.div_ceil(tiles.lanes);
     // As many rows as fit the cache, in even parts; several images if there is still room.
@@ -157,8 +163,8 @@ pub(super) unsafe fn run(c: &Conv, g: &Geometry, then: Option<Then>) -> Result<(
     };
     let in_place = c.input.elem == Elem::F32
         && g.taps == 1
-        && dx.output % tiles.lanes == 0
-        && [dy, dx].iter().all(|d| d.stride == 1 && d.pad_lo == 0 && d.lhs_dilation == 1 && d.output <= d.input);
+        && x.lanes % tiles.lanes == 0
+        && [dy, dx].iter().all(|d| d.stride == 1 && d.pad_lo == 0 && d.output.div_ceil(d.lhs_dilation) <= d.input);
     let blocks = g.groups * g.go.div_ceil(ROWS);
     let mut parts = Vec::new();
     let mut total = 0;
@@ -335,14 +341,18 @@ impl Plan<'_> {
         tmp: *mut f32,
     ) {
         let (c, g) = (self.c, self.g);
+        let (sy, sx) = (g.dims[1].lhs_dilation, g.dims[2].lhs_dilation);
+        let y = parts[0].y;
+        let rows = t.rows.min(y.count.saturating_sub(t.y0));
+        if y.taps == 0 && to.x == 1 {
+            // SAFETY: rows of the target.
+            return unsafe { self.zeros(t, (rows, y.first), some, to) };
+        }
         let lanes = self.tiles.lanes;
         let vectors = self.planes.x.lanes.div_ceil(lanes);
         let blocks = g.go.div_ceil(ROWS);
         let tile = ROWS * COLS * lanes;
         let direct = parts.len() == 1 && to.elem == Elem::F32 && (to.x == 1 || g.dims[2].output == 1);
-        let (sy, sx) = (g.dims[1].lhs_dilation, g.dims[2].lhs_dilation);
-        let y = parts[0].y;
-        let rows = t.rows.min(y.count.saturating_sub(t.y0));
         let count = t.images * rows * vectors;
         for v0 in (0..count).step_by(COLS) {
             let nv = COLS.min(count - v0);
@@ -393,6 +403,22 @@ impl Plan<'_> {
                         // SAFETY: as above.
                         unsafe { self.store(parts, src, to, first, at[v].1) };
                     }
+                }
+            }
+        }
+    }
+
+    /// The outputs of a class of y that meets no taps.
+    unsafe fn zeros(&self, t: &Task, (rows, first): (usize, usize), some: std::ops::Range<usize>, to: &Target) {
+        let (dims, size) = (&self.g.dims, to.elem.size());
+        let features = (some.len() * ROWS).min(self.g.go - some.start * ROWS);
+        for f in 0..features as isize {
+            for n in 0..t.images as isize {
+                for r in 0..rows {
+                    let line = (r * dims[1].lhs_dilation + first) as isize * to.line;
+                    let at = (f * to.feature + n * to.image + line) * size as isize;
+                    // SAFETY: the caller's row.
+                    unsafe { to.ptr.at::<u8>(at).write_bytes(0, dims[2].output * size) };
                 }
             }
         }

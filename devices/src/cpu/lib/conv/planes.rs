@@ -2,12 +2,13 @@
 //!
 //! A plane is one channel of one image (or some of its rows) with its padding written out. Where outputs are `step`
 //! elements apart, a row is stored by phases (elements 0, s, 2s, … then 1, s+1, …): neighbouring outputs are neighbours
-//! in memory under every tap, so a vector of outputs is one load.
+//! in memory under every tap, so a vector of outputs is one load. Phases and rows that no output meets are left out.
 
 use super::ConvDim;
 use crate::cpu::lib::elem::Elem;
 use crate::cpu::lib::simd;
 use crate::cpu::lib::view::Ptr;
+use smallvec::SmallVec;
 
 /// One spatial dimension: output `l` meets input `l·step + t·tap - pad` under tap `t`.
 #[derive(Clone, Copy, Debug)]
@@ -31,48 +32,81 @@ impl Axis {
         Axis { input: d.input, lanes: d.window, step: d.rhs_dilation, taps: d.output, tap: d.stride, pad: d.pad_lo }
     }
 
-    /// Whether any output meets padded position `at` under some tap.
-    fn meets(&self, at: usize) -> bool {
-        (0..self.taps).any(|t| t * self.tap % self.step == at % self.step)
-    }
-
-    /// Padded positions that the first `lanes` outputs meet.
-    pub(super) fn extent(&self, lanes: usize) -> usize {
-        (lanes - 1) * self.step + (self.taps - 1) * self.tap + 1
+    /// The remainders modulo `step` of the padded positions that outputs meet.
+    fn met(&self) -> SmallVec<[usize; 4]> {
+        let mut list: SmallVec<[usize; 4]> = (0..self.taps).map(|t| t * self.tap % self.step).collect();
+        list.sort_unstable();
+        list.dedup();
+        list
     }
 }
 
-/// Layout of a channel's padded rows, in elements (f32).
+/// A phase of a row: where it begins, its places `lo..hi` that are elements of the input, and the first of these.
 #[derive(Clone, Copy, Debug)]
+struct Phase {
+    at: usize,
+    lo: usize,
+    hi: usize,
+    from: isize,
+}
+
+/// Layout of a channel's padded rows, in elements (f32).
+#[derive(Clone, Debug)]
 pub(super) struct Planes {
     pub(super) y: Axis,
     pub(super) x: Axis,
+    /// Remainders of the rows that are stored, and of the phases of each.
+    rows: SmallVec<[usize; 4]>,
+    columns: SmallVec<[usize; 4]>,
+    phases: SmallVec<[Phase; 4]>,
     /// Elements of a row's phase, and of a row.
     phase: usize,
-    pub(super) row: usize,
+    row: usize,
 }
 
 impl Planes {
     /// Rows have room for lanes rounded up to vectors of `vector`.
     pub(super) fn new(y: Axis, x: Axis, vector: usize) -> Planes {
         let phase = x.lanes.next_multiple_of(vector) + (x.taps - 1) * x.tap / x.step;
-        Planes { y, x, phase, row: phase * x.step }
+        let (rows, columns) = (y.met(), x.met());
+        let (s, n, len) = (x.step as isize, x.input as isize, phase as isize);
+        let each = |(i, &p): (usize, &usize)| {
+            let p = p as isize;
+            // Places j of this phase that lie in the input: 0 <= p + s·j - pad < n.
+            let lo = ((x.pad - p + s - 1).div_euclid(s)).clamp(0, len);
+            let hi = ((n + x.pad - p + s - 1).div_euclid(s)).clamp(lo, len);
+            Phase { at: i * phase, lo: lo as usize, hi: hi as usize, from: p + s * lo - x.pad }
+        };
+        let phases = columns.iter().enumerate().map(each).collect();
+        let row = phase * columns.len();
+        Planes { y, x, rows, columns, phases, phase, row }
+    }
+
+    /// The number of padded row `at`, one that outputs meet, among those that are stored.
+    fn number(&self, at: usize) -> usize {
+        at / self.y.step * self.rows.len() + self.rows.partition_point(|&r| r < at % self.y.step)
+    }
+
+    /// Rows that `lanes` rows of outputs meet.
+    fn count(&self, lanes: usize) -> usize {
+        (lanes - 1) * self.rows.len() + self.number((self.y.taps - 1) * self.y.tap) + 1
     }
 
     /// Elements of `lanes` rows of outputs.
     pub(super) fn plane(&self, lanes: usize) -> usize {
-        self.y.extent(lanes) * self.row
+        self.count(lanes) * self.row
     }
 
     /// Offset of tap (ty, tx) from an output's own place.
     pub(super) fn tap(&self, ty: usize, tx: usize) -> usize {
         let at = tx * self.x.tap;
-        ty * self.y.tap * self.row + at % self.x.step * self.phase + at / self.x.step
+        let phase = self.columns.partition_point(|&p| p < at % self.x.step);
+        self.number(ty * self.y.tap) * self.row + phase * self.phase + at / self.x.step
     }
 
     /// Offset of output (y, x), `y` counted from the plane's first.
     pub(super) fn lane(&self, y: usize, x: usize) -> usize {
-        y * self.y.step * self.row + x
+        y * self.rows.len() * self.row + x
     }
 
     /// Copies what outputs `y0..y0 + lanes` meet of a channel at `src` (byte stride `stride` between rows, elements
@@ -91,10 +125,15 @@ impl Planes {
         dst: *mut f32,
         next: isize,
     ) {
-        let first = (y0 * self.y.step) as isize - self.y.pad;
-        for r in (0..self.y.extent(lanes)).filter(|&r| self.y.step == 1 || self.y.meets(r)) {
+        let mut base = (y0 * self.y.step) as isize - self.y.pad;
+        let mut which = 0;
+        for r in 0..self.count(lanes) {
             let out = dst.wrapping_add(r * self.row);
-            let y = first + r as isize;
+            let y = base + self.rows[which] as isize;
+            which += 1;
+            if which == self.rows.len() {
+                (base, which) = (base + self.y.step as isize, 0);
+            }
             // SAFETY: row `r` of the buffer, and an existing row of the channel.
             unsafe {
                 if y < 0 || y >= self.y.input as isize {
@@ -109,18 +148,23 @@ impl Planes {
     }
 
     unsafe fn fill_row(&self, elem: Elem, src: *const u8, out: *mut f32) {
-        let (s, n) = (self.x.step as isize, self.x.input as isize);
-        for p in (0..s).filter(|&p| s == 1 || self.x.meets(p as usize)) {
-            let out = out.wrapping_add(p as usize * self.phase);
-            // Places j of this phase that lie in the input: 0 <= p + s·j - pad < n.
-            let len = self.phase as isize;
-            let lo = ((self.x.pad - p + s - 1).div_euclid(s)).clamp(0, len);
-            let hi = ((n + self.x.pad - p + s - 1).div_euclid(s)).clamp(lo, len);
-            // SAFETY: `lo..hi` of the phase lie in the input.
-            unsafe {
-                let from = src.wrapping_offset((p + s * lo - self.x.pad) * elem.size() as isize);
-                let (to, count) = (out.offset(lo), (hi - lo) as usize);
-                simd::zero_ends(out, lo as usize, hi as usize, self.phase);
+        let s = self.x.step as isize;
+        // SAFETY: `lo..hi` of each phase lie in the input, and each phase in the row.
+        unsafe {
+            for p in &self.phases {
+                simd::zero_ends(out.add(p.at), p.lo, p.hi, self.phase);
+            }
+            if let ([p, q], Elem::F32, 2) = (&self.phases[..], elem, s) {
+                // Neighbours: both at once.
+                let (a, b) = if p.from < q.from { (p, q) } else { (q, p) };
+                if b.from == a.from + 1 {
+                    let from = src.cast::<f32>().wrapping_offset(a.from);
+                    return simd::split(from, (out.add(a.at + a.lo), a.hi - a.lo), (out.add(b.at + b.lo), b.hi - b.lo));
+                }
+            }
+            for p in &self.phases {
+                let from = src.wrapping_offset(p.from * elem.size() as isize);
+                let (to, count) = (out.add(p.at + p.lo), p.hi - p.lo);
                 match (elem, s) {
                     (Elem::F32, 1) => simd::copy_short(from.cast(), to, count),
                     (_, 1) => simd::load_f32(elem, from, to, count),

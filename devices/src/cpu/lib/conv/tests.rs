@@ -233,6 +233,19 @@ fn rows_of_outputs_forward_and_gradients() {
             ((24, 40), 7, 2, 1, 3, 1, 4, 1),
             ((9, 33), 2, 1, 1, -1, 2, 4, 2),
             ((24, 48), 3, 1, 1, 1, 64, 4, 1),
+            // Input gradients that read the gradient in place, or not; rows that no tap meets.
+            ((32, 32), 1, 2, 1, 0, 3, 6, 2),
+            ((33, 31), 1, 2, 1, 0, 3, 6, 2),
+            // Phases of rows with whole vectors and rests; only some of the phases and rows.
+            ((9, 61), 3, 2, 1, 1, 2, 5, 2),
+            ((8, 47), 2, 2, 1, 0, 2, 5, 2),
+            ((22, 52), 3, 2, 2, 2, 2, 4, 2),
+            ((20, 57), 2, 3, 2, 1, 2, 4, 2),
+            ((25, 50), 1, 3, 1, 0, 2, 4, 2),
+            // Gradients whose images are pages apart; small images of many features.
+            ((8, 8), 3, 1, 1, 1, 3, 16, 20),
+            ((16, 16), 3, 2, 1, 1, 2, 16, 12),
+            ((7, 7), 3, 1, 1, 1, 400, 4, 2),
         ]
         .into_iter()
         .enumerate()

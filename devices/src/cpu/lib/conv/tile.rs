@@ -250,13 +250,14 @@ tiles!(avx2, crate::cpu::lib::gemm::kernel::x86::Ymm32, ["avx2,fma"]);
 #[cfg(target_arch = "x86_64")]
 tiles!(avx512, crate::cpu::lib::gemm::kernel::x86::Zmm32, ["avx512f"]);
 
-/// The tiles of the current instruction set level.
-pub(super) fn tiles() -> &'static Tiles {
+/// The tiles of the current instruction set level for rows of `outputs`: not of wider vectors than what a row fills in as
+/// few instructions.
+pub(super) fn tiles(outputs: usize) -> &'static Tiles {
     match isa::current() {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 => &avx512::TILES,
+        Isa::Avx512 | Isa::Avx512Bf16 if outputs > avx2::TILES.lanes => &avx512::TILES,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => &avx2::TILES,
+        Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => &avx2::TILES,
         _ => &portable::TILES,
     }
 }

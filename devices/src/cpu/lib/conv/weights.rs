@@ -15,8 +15,10 @@ use crate::cpu::lib::simd;
 use crate::cpu::lib::view::{LibError, Ptr, View};
 use crate::cpu::pool;
 
-/// Steps of a dot product before its lanes are added up: the four rows of the gradient stay in the L1 cache.
-const STEPS: usize = 128;
+/// Numbers of each dot product before its lanes are added up: the four rows of the gradient stay in the L1 cache.
+const NUMBERS: usize = 1024;
+/// Numbers of the gradient's rows and of a plane together, where a part of the sum has several images.
+const BOTH: usize = 6 << 10;
 /// Fewest input features of a task if it is one of many.
 const FEATURES: usize = 8;
 
@@ -39,21 +41,29 @@ pub(super) fn fits(c: &Conv, g: &Geometry) -> bool {
 /// # Safety
 /// The contract of `conv`; [`fits`].
 pub(super) unsafe fn run(c: &Conv, g: &Geometry) -> Result<(), LibError> {
-    let tiles = tiles();
-    let lanes = tiles.lanes;
     let [_, y, x] = &g.dims;
+    let tiles = tiles(x.window);
+    let lanes = tiles.lanes;
     let (images, features, outputs) = (c.in_features, c.batch, c.out_features);
     let planes = Planes::new(Axis::window(y), Axis::window(x), lanes);
     let (full, parts) = (x.window / lanes, usize::from(x.window % lanes != 0));
     let tail = x.window % lanes;
     let vectors = full + parts;
     // A part of the sum: rows of an image, or several whole images.
-    let rows = y.window.div_ceil(y.window.div_ceil((STEPS / vectors).max(1)));
-    let group = if rows < y.window { 1 } else { (STEPS / (rows * vectors)).clamp(1, images) };
+    let steps = NUMBERS / lanes;
+    let rows = y.window.div_ceil(y.window.div_ceil((steps / vectors).max(1)));
     let plane = planes.plane(rows);
+    let group = if rows < y.window {
+        1
+    } else {
+        (steps / (rows * vectors)).min(BOTH / (ROWS * rows * vectors * lanes + plane)).clamp(1, images)
+    };
     let taps = g.positions;
-    // The gradient where it lies, or converted.
-    let in_place = c.weight.elem == Elem::F32;
+    // The gradient where it lies, or a copy of four features' rows: converted, or because images a multiple of pages apart
+    // would contend for the same few lines of the cache.
+    // That costs more than it saves where few sums read it.
+    let apart = group == 1 || c.weight.minor.unsigned_abs() * 4 % 4096 != 0;
+    let in_place = c.weight.elem == Elem::F32 && (apart || taps == 1);
     let (dy_image, dy_row) = if in_place {
         (c.weight.minor, g.w_spatial[1])
     } else {
@@ -74,8 +84,11 @@ pub(super) unsafe fn run(c: &Conv, g: &Geometry) -> Result<(), LibError> {
         // What each sum reads, from its plane's start.
         let at: Vec<usize> =
             (0..sums).map(|r| r / taps * group * plane + planes.tap(r % taps / x.output, r % x.output)).collect();
-        let bytes =
-            [no * sums * 4, nf * group * plane * 4, if in_place { 0 } else { no * group * rows * vectors * lanes * 4 }];
+        let bytes = [
+            no * sums * 4,
+            nf * group * plane * 4,
+            if in_place { 0 } else { ROWS * group * rows * vectors * lanes * 4 },
+        ];
         scratch(bytes, |[acc, px, pd]| {
             let (acc, px, pd) = (acc.cast::<f32>(), px.cast::<f32>(), pd.cast::<f32>());
             // SAFETY: the buffers hold sums and planes; the arrays are the caller's.
@@ -113,15 +126,15 @@ pub(super) unsafe fn run(c: &Conv, g: &Geometry) -> Result<(), LibError> {
                             }
                         }
                         let first = n0 as isize * c.weight.minor + y0 as isize * g.w_spatial[1];
-                        if !in_place {
-                            convert(c, g, first, (o0, no), (group, ni, rows, ny, vectors * lanes), pd);
-                        }
                         for ob in (0..no).step_by(ROWS) {
                             let nr = ROWS.min(no - ob);
+                            if !in_place {
+                                convert(c, g, first, (o0 + ob, nr), (group, ni, rows, ny, vectors * lanes), pd);
+                            }
                             let dy: [*const u8; ROWS] = std::array::from_fn(|r| {
-                                let o = ob + r.min(nr - 1);
+                                let o = r.min(nr - 1);
                                 let p = if in_place {
-                                    Ptr(c.weight.ptr).at::<f32>(first + (o0 + o) as isize * c.weight.major)
+                                    Ptr(c.weight.ptr).at::<f32>(first + (o0 + ob + o) as isize * c.weight.major)
                                 } else {
                                     pd.wrapping_add(o * group * rows * vectors * lanes)
                                 };
