@@ -30,7 +30,9 @@ def train(device: str, steps: int, batch: int = 16, length: int = 24, amp: bool 
     """Losses of each step."""
     torch.manual_seed(0)
     net = Forecaster().to(device)
-    optimizer = torch.optim.Adam(net.parameters(), lr=5e-3)
+    # At 5e-3 the loss falls a hundredfold in 50 steps, and in bf16 its last digits are chance: eager on one instruction set
+    # differs from eager on another by 1 %.
+    optimizer = torch.optim.Adam(net.parameters(), lr=2e-3)
     generator = torch.Generator().manual_seed(1)
     losses = []
     for _ in range(steps):

@@ -93,22 +93,31 @@ impl Session {
     }
 
     /// Waits until `storage` has its newest value, for its segment only: cuts if the open trace writes it. Counts a
-    /// host wait if there was something to wait for.
+    /// host wait if there was something to wait for: after a cut in any case, however fast the device is.
     ///
     /// Errors with the fault that keeps the value from being had (every time), or with an older fault of the same
     /// device that nobody has seen yet (once).
     pub fn wait_for(&self, storage: &Storage, cause: CutCause, frame: FrameId) -> Result<(), SessionError> {
         self.shared().check_open()?;
-        if self.recorder.is_recorded(storage) {
+        let cut = self.recorder.is_recorded(storage);
+        if cut {
             self.recorder.cut(cause.name(), frame);
         }
-        self.wait_sequence(storage.pending(), cause, frame)?;
+        self.wait_until(storage.pending(), cause, frame, cut)?;
         self.raise_for(storage)
     }
 
     pub(crate) fn wait_sequence(&self, sequence: u64, cause: CutCause, frame: FrameId) -> Result<(), SessionError> {
+        self.wait_until(sequence, cause, frame, false)
+    }
+
+    /// `counts`: a host wait is counted even if segment `sequence` has run already.
+    fn wait_until(&self, sequence: u64, cause: CutCause, frame: FrameId, counts: bool) -> Result<(), SessionError> {
         let shared = self.shared();
         if shared.completion.done() >= sequence {
+            if counts {
+                shared.report.wait(cause, frame.0, Duration::ZERO);
+            }
             return Ok(());
         }
         if shared.on_executor() {
