@@ -132,10 +132,8 @@ impl Core {
             }
             Tier::Auto => {
                 // Loading takes milliseconds: the executor would wait for it anyway, the user's thread need not.
-                if entry.sightings() == 1 {
-                    if self.is_stored(&entry.key) {
-                        return entry.start();
-                    }
+                if entry.sightings() == 1 && self.is_stored(&entry.key) {
+                    return entry.start();
                 }
                 if !recurs {
                     return false;

@@ -137,10 +137,12 @@ fn run_program(run: &mut Run<'_>, program: &CompiledSegment) {
 fn op_by_op(run: &mut Run<'_>, job: &SegmentJob) {
     let (shared, nodes) = (run.shared, 0..job.trace.nodes.len());
     let way_out = job.compiled && !job.entry.has_failed();
-    if way_out && run.lacks(nodes.clone()).is_some() && compile_now(shared, job) {
-        if let Some(program) = job.entry.program() {
-            return run_program(run, program);
-        }
+    if way_out
+        && run.lacks(nodes.clone()).is_some()
+        && compile_now(shared, job)
+        && let Some(program) = job.entry.program()
+    {
+        return run_program(run, program);
     }
     Counters::add(&shared.counters.eager_runs, 1);
     run.stop_when_short(way_out && !job.entry.has_failed());

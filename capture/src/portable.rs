@@ -214,7 +214,7 @@ impl Recording {
         let live: Vec<bool> = flags.iter().map(|&f| bit(f, 3) || !bit(f, 2)).collect();
         Ok(Recording {
             key: Key::of(&trace, &live, session.core.environment),
-            storages: vec![Weak::new(); trace.storages.len()],
+            storages: trace.storages.iter().map(|_| Weak::new()).collect(),
             made: flags.iter().map(|&f| bit(f, 2)).collect(),
             trace,
             live,

@@ -25,7 +25,7 @@ fn arguments(graph: &Graph, bound: i64) -> Vec<Tensor> {
     let tensor = |ty: &TensorType, next: &mut dyn FnMut() -> u64| {
         let nums = (0..ty.numel()).map(|_| match ty.dtype {
             d if d.is_float() => Num::F((next() % 1000) as f64 / 1000.0 + 0.05),
-            DType::Bool => Num::B(next() % 2 == 0),
+            DType::Bool => Num::B(next().is_multiple_of(2)),
             _ => Num::I(i128::from(next() as i64 % bound)),
         });
         Tensor::from_nums(ty, nums.collect::<Vec<_>>())

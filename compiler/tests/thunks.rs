@@ -1,5 +1,4 @@
 //! The dependency graph of thunks: every topological order gives the same results, bit for bit.
-#[allow(dead_code, reason = "each test binary uses a part")]
 mod models;
 
 use models::{Gpt, clipped, gpt, math_attention, mlp};

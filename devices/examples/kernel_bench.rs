@@ -283,7 +283,7 @@ fn main() {
         dropout(1 << 20),
         bf16_gelu(1 << 20),
     ];
-    println!("{} level {}, {} threads", "kernel_bench", Target::host().level.name(), pool::num_threads());
+    println!("kernel_bench level {}, {} threads", Target::host().level.name(), pool::num_threads());
     let mut bandwidth = f64::NAN;
     for c in &cases {
         let is_copy = c.name.starts_with("copy");

@@ -199,11 +199,11 @@ impl MemoryPool {
             }
             // Reserve first, so that two threads cannot pass the limit together.
             let before = self.0.reserved.fetch_add(size, Ordering::Relaxed);
-            if before.saturating_add(size) <= self.0.limit.load(Ordering::Relaxed) {
-                if let Some(ptr) = system_alloc(size) {
-                    self.0.system.fetch_add(1, Ordering::Relaxed);
-                    return Some(ptr);
-                }
+            if before.saturating_add(size) <= self.0.limit.load(Ordering::Relaxed)
+                && let Some(ptr) = system_alloc(size)
+            {
+                self.0.system.fetch_add(1, Ordering::Relaxed);
+                return Some(ptr);
             }
             self.0.reserved.fetch_sub(size, Ordering::Relaxed);
         }

@@ -80,7 +80,7 @@ fn meaning(call: &Call, memory: &[Vec<i64>]) -> Vec<i64> {
     }
 }
 
-fn run(call: &Call, memory: &mut Vec<Vec<i64>>) {
+fn run(call: &Call, memory: &mut [Vec<i64>]) {
     let values = meaning(call, memory);
     match call.fresh {
         Some(f) => memory[f] = values,

@@ -35,7 +35,7 @@ fn steps_replay_without_recording() {
     for tier in TIERS {
         let (w, plain) = (World::new(tier), World::new(Tier::Eager));
         let (param, reference) = (w.tensor(&[1.0, 2.0]), plain.tensor(&[1.0, 2.0]));
-        let mut check = |w: &World, got: &T, values: &[f32]| {
+        let check = |w: &World, got: &T, values: &[f32]| {
             let x = plain.tensor(values);
             let want = plain.step(&reference, &x, 0.5);
             assert_eq!(w.values(got), plain.values(&want), "{tier:?}");

@@ -213,10 +213,11 @@ impl<'s> Scheduler<'s> {
     fn storages_read(&self, id: InstId) -> Vec<usize> {
         let mut out: Vec<usize> = Vec::new();
         for v in &self.graph.inst(id).operands {
-            if let Some(b) = &self.bound.bindings[v.0 as usize] {
-                if !out.contains(&b.storage) && self.bound.readers[b.storage].contains(&id) {
-                    out.push(b.storage);
-                }
+            if let Some(b) = &self.bound.bindings[v.0 as usize]
+                && !out.contains(&b.storage)
+                && self.bound.readers[b.storage].contains(&id)
+            {
+                out.push(b.storage);
             }
         }
         out
@@ -280,13 +281,14 @@ pub(crate) fn peak(graph: &Graph, bound: &Bound, order: &[InstId]) -> u64 {
         peak = peak.max(now);
         let mut seen: Vec<usize> = Vec::new();
         for v in &inst.operands {
-            if let Some(b) = &bound.bindings[v.0 as usize] {
-                if !seen.contains(&b.storage) && inst.kind != OpKind::OptimizationBarrier {
-                    seen.push(b.storage);
-                    unread[b.storage] -= 1;
-                    if unread[b.storage] == 0 && temp(b.storage) {
-                        now -= bound.storages[b.storage].bytes;
-                    }
+            if let Some(b) = &bound.bindings[v.0 as usize]
+                && !seen.contains(&b.storage)
+                && inst.kind != OpKind::OptimizationBarrier
+            {
+                seen.push(b.storage);
+                unread[b.storage] -= 1;
+                if unread[b.storage] == 0 && temp(b.storage) {
+                    now -= bound.storages[b.storage].bytes;
                 }
             }
         }

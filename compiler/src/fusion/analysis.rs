@@ -290,10 +290,10 @@ impl<'g> Analysis<'g> {
                 self.force(root, id, Reason::Strides);
             }
         }
-        if let (OpKind::DotGeneral, Attrs::Dot(d)) = (inst.kind, &inst.attrs) {
-            if !super::dot::walkable(&self.view(v), inst, v, d) {
-                self.force(v, id, Reason::Strides);
-            }
+        if let (OpKind::DotGeneral, Attrs::Dot(d)) = (inst.kind, &inst.attrs)
+            && !super::dot::walkable(&self.view(v), inst, v, d)
+        {
+            self.force(v, id, Reason::Strides);
         }
     }
 

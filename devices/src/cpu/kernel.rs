@@ -233,7 +233,7 @@ impl Kernel {
         fault: &Fault,
     ) -> Result<(), DeviceError> {
         let (inputs, outputs) = args.split_at(n_inputs);
-        let apart = |p: &*mut u8| p.addr() % ALIGN == 0 && !inputs.contains(p);
+        let apart = |p: &*mut u8| p.addr().is_multiple_of(ALIGN) && !inputs.contains(p);
         let version = match &self.streaming {
             Some(s) if outputs.iter().all(apart) => s,
             _ => self.plain()?,

@@ -199,7 +199,8 @@ fn launch(kernel: &str, message: String) -> DeviceError {
 /// Copies between equal sizes, with conversion.
 pub(super) fn copy(from: &Array, to: &Array, b: &Bases) -> Result<(), DeviceError> {
     // SAFETY: the program's views cover live memory and do not overlap.
-    Ok(unsafe { lib_copy(&to.view(b), &from.view(b))? })
+    let _: () = unsafe { lib_copy(&to.view(b), &from.view(b))? };
+    Ok(())
 }
 
 impl Call {
@@ -265,10 +266,10 @@ impl Call {
             let outputs: Vec<&Array> = self.outputs.iter().collect();
             return self.plain(b, &outputs, fault);
         };
-        if self.op == OpKind::DotGeneral {
-            if let Done::Yes = self.dot(b, None, Some(e))? {
-                return Ok(());
-            }
+        if self.op == OpKind::DotGeneral
+            && let Done::Yes = self.dot(b, None, Some(e))?
+        {
+            return Ok(());
         }
         if self.op == OpKind::Convolution && own.dtype == DType::F32 {
             // Rows of outputs are rows of the epilogue's space where the result is row-major.

@@ -181,19 +181,13 @@ impl Pool {
         self.state.store((job.wrapping_add(JOB) & !OPEN) | OPEN, Ordering::Release);
         // Pairs with the fence in `work`: either the worker sees the job, or we see it parked.
         fence(Ordering::SeqCst);
-        let mut woken = 0;
-        for w in &self.workers[..] {
-            if woken == want {
-                break;
+        for w in self.workers.iter().take(want) {
+            if w.parked.load(Ordering::Relaxed)
+                && w.parked.swap(false, Ordering::AcqRel)
+                && let Some(t) = w.thread.get()
+            {
+                t.unpark();
             }
-            if w.parked.load(Ordering::Relaxed) {
-                if w.parked.swap(false, Ordering::AcqRel) {
-                    if let Some(t) = w.thread.get() {
-                        t.unpark();
-                    }
-                }
-            }
-            woken += 1;
         }
         self.chunks_loop(body);
         // Close: nobody enters from here on; wait for those inside.
@@ -201,7 +195,7 @@ impl Pool {
         let mut spins = 0u32;
         while self.left.load(Ordering::Acquire) != entered {
             spins += 1;
-            if spins % 4096 == 0 {
+            if spins.is_multiple_of(4096) {
                 std::thread::yield_now();
             } else {
                 std::hint::spin_loop();

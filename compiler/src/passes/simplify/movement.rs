@@ -53,12 +53,11 @@ impl Simplifier<'_> {
             }
         }
         // Only size-1 dimensions come or go: the counting dimension keeps its size.
-        if let Some(d) = self.iota_dim(x) {
-            if let Some(map) = unit_map(&self.b.ty(x).dims, &ty.dims) {
-                if let Some(to) = map[d] {
-                    return Some(self.b.iota(ty, to));
-                }
-            }
+        if let Some(d) = self.iota_dim(x)
+            && let Some(map) = unit_map(&self.b.ty(x).dims, &ty.dims)
+            && let Some(to) = map[d]
+        {
+            return Some(self.b.iota(ty, to));
         }
         None
     }
@@ -217,10 +216,10 @@ impl Simplifier<'_> {
         if from.numel() == 0 {
             return Some(self.broadcast(value, &ty.dims, &[]));
         }
-        if let (Some(a), Some(b)) = (self.splat(x), self.splat(value)) {
-            if a.encode(ty.dtype) == b.encode(ty.dtype) {
-                return Some(self.splat_like(ty, a));
-            }
+        if let (Some(a), Some(b)) = (self.splat(x), self.splat(value))
+            && a.encode(ty.dtype) == b.encode(ty.dtype)
+        {
+            return Some(self.splat_like(ty, a));
         }
         // Only removes: a slice.
         if interior.iter().all(|&p| p == 0) && lo.iter().chain(hi).all(|&p| p <= 0) && ty.numel() > 0 {

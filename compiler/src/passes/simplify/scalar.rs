@@ -75,17 +75,17 @@ impl Simplifier<'_> {
             let ty = self.ty(x);
             return Some(self.emit(OpKind::Select, Attrs::None, &[inner.operands[0], y, x], &[ty]));
         }
-        if self.b.dtype(x) == DType::Bool {
-            if let (Some(Num::Int(a)), Some(Num::Int(b))) = (self.splat(x), self.splat(y)) {
-                return Some(if a == b {
-                    x
-                } else if a != 0 {
-                    p
-                } else {
-                    let ty = self.ty(p);
-                    self.emit(OpKind::Not, Attrs::None, &[p], &[ty])
-                });
-            }
+        if self.b.dtype(x) == DType::Bool
+            && let (Some(Num::Int(a)), Some(Num::Int(b))) = (self.splat(x), self.splat(y))
+        {
+            return Some(if a == b {
+                x
+            } else if a != 0 {
+                p
+            } else {
+                let ty = self.ty(p);
+                self.emit(OpKind::Not, Attrs::None, &[p], &[ty])
+            });
         }
         None
     }

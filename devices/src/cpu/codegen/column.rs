@@ -159,7 +159,7 @@ fn in_memory(e: &mut Emit, plan: &Plan, tile: &str, range: &Trips, pointers: &[S
     let k = e.k;
     let Some(&lane) = plan.kept.last() else { return };
     let extent = k.loops[lane as usize].extent;
-    let (lo, hi) = e.range(&tile, plan.tile, &e.extent(lane));
+    let (lo, hi) = e.range(tile, plan.tile, &e.extent(lane));
     let chunk = (e.w * plan.unroll) as i64;
     let columns = Trips { lo, hi, most: plan.tile.min(extent), ..Trips::part(e, lane, chunk) };
     let access = |e: &mut Emit, r: usize, value: Option<String>| -> String {

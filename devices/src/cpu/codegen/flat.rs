@@ -75,10 +75,10 @@ pub(super) fn epilogue(e: &mut Emit) -> Result<(), &'static str> {
     let Some(first) = stores.first() else { return Ok(()) };
     let (offset, columns) = (first.offset.clone(), e.k.args[first.arg as usize].dims.last().copied().unwrap_or(1));
     for i in 0..e.k.exprs.len() {
-        if let ExprOp::Load { source: Source::Arg(0), offset: o } = &e.k.exprs.get(ExprId(i as u32)).op {
-            if *o != offset {
-                return Err("an epilogue reads the accumulators at another index than its own");
-            }
+        if let ExprOp::Load { source: Source::Arg(0), offset: o } = &e.k.exprs.get(ExprId(i as u32)).op
+            && *o != offset
+        {
+            return Err("an epilogue reads the accumulators at another index than its own");
         }
     }
     let has_columns = columns > 1;

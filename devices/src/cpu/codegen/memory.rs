@@ -91,7 +91,7 @@ impl Emit<'_> {
     /// Asks for what lies `AHEAD` of `p`, which this vector is read from: once per cache line.
     fn prefetch(&mut self, p: &str, size: usize) {
         let shift = self.lane.as_ref().map_or(0, |l| l.shift as usize);
-        if shift * size % 64 == 0 {
+        if (shift * size).is_multiple_of(64) {
             let p = self.def(format!("getelementptr i8, ptr {p}, i64 {AHEAD}"));
             self.line(format!("call void @llvm.prefetch.p0(ptr {p}, i32 0, i32 3, i32 1)"));
         }

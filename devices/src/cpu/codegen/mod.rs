@@ -323,7 +323,7 @@ pub fn may_stream(k: &Kernel, t: Target) -> bool {
 fn unroll(k: &Kernel, extent: i64, w: usize) -> usize {
     let whole = 1 << (extent / w as i64).max(1).ilog2();
     let mut cost = 0;
-    k.exprs.walk(&k.ix, &k.roots(), &mut |e| cost += op_cost(k, e).max(1).min(20));
+    k.exprs.walk(&k.ix, &k.roots(), &mut |e| cost += op_cost(k, e).clamp(1, 20));
     let wanted = match cost {
         0..=16 => 4,
         17..=60 => 2,

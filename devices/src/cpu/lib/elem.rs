@@ -268,7 +268,7 @@ pub trait Scalar: Copy + Send + Sync + 'static {
 /// x86's float → int64 conversion: out of range and NaN give the least integer.
 #[inline(always)]
 fn f64_to_i64(v: f64) -> i64 {
-    if v >= -9.223_372_036_854_775_8e18 && v < 9.223_372_036_854_775_8e18 { v as i64 } else { i64::MIN }
+    if (-9.223_372_036_854_775_8e18..9.223_372_036_854_775_8e18).contains(&v) { v as i64 } else { i64::MIN }
 }
 
 macro_rules! int_scalar {

@@ -38,10 +38,10 @@ impl IndexReport {
     }
     pub(crate) fn merge(&mut self, o: IndexReport) {
         self.bad += o.bad;
-        if let Some(b) = o.first {
-            if self.first.is_none_or(|f| b.position < f.position) {
-                self.first = Some(b);
-            }
+        if let Some(b) = o.first
+            && self.first.is_none_or(|f| b.position < f.position)
+        {
+            self.first = Some(b);
         }
     }
 }

@@ -116,7 +116,7 @@ impl<const N: usize> Walk<N> {
         let mut rest = start;
         for d in (0..dims.len()).rev() {
             let i = if dims[d] == 0 { 0 } else { rest % dims[d] };
-            rest = if dims[d] == 0 { 0 } else { rest / dims[d] };
+            rest = rest.checked_div(dims[d]).unwrap_or(0);
             w.index[d] = i;
             for j in 0..N {
                 w.off[j] += i as isize * w.strides[d][j];

@@ -82,7 +82,7 @@ impl Attention {
             && float(self.v.elem)
             && self.bias.is_none_or(|b| float(b.elem) || b.elem == Elem::Bool)
             && self.kv_heads > 0
-            && self.heads % self.kv_heads == 0;
+            && self.heads.is_multiple_of(self.kv_heads);
         if ok { Ok(()) } else { Err(LibError::shape("attention", format!("{self:?}"))) }
     }
 

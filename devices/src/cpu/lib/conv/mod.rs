@@ -142,9 +142,9 @@ impl Geometry {
         if fg == 0
             || bg == 0
             || (fg > 1 && bg > 1)
-            || c.in_features % fg != 0
-            || c.out_features % groups != 0
-            || c.batch % bg != 0
+            || !c.in_features.is_multiple_of(fg)
+            || !c.out_features.is_multiple_of(groups)
+            || !c.batch.is_multiple_of(bg)
         {
             return err("groups");
         }

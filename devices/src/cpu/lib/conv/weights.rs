@@ -62,7 +62,7 @@ pub(super) unsafe fn run(c: &Conv, g: &Geometry) -> Result<(), LibError> {
     // The gradient where it lies, or a copy of four features' rows: converted, or because images a multiple of pages apart
     // would contend for the same few lines of the cache.
     // That costs more than it saves where few sums read it.
-    let apart = group == 1 || c.weight.minor.unsigned_abs() * 4 % 4096 != 0;
+    let apart = group == 1 || !(c.weight.minor.unsigned_abs() * 4).is_multiple_of(4096);
     let in_place = c.weight.elem == Elem::F32 && (apart || taps == 1);
     let (dy_image, dy_row) = if in_place {
         (c.weight.minor, g.w_spatial[1])

@@ -364,7 +364,7 @@ impl<U: Unit, T: Scalar> Pass<'_, U, T> {
     /// Bytes of a task's own work memory: of A, of B, of sums.
     fn work(&self, rows: &Range<usize>, cols: &Range<usize>) -> [usize; 3] {
         let (kn, unit) = (self.job.kernel, size_of::<U>());
-        let ragged = cols.len() % kn.lanes != 0;
+        let ragged = !cols.len().is_multiple_of(kn.lanes);
         [
             if let Source::Own = self.a { rows.len().next_multiple_of(kn.mr) * self.kc * unit } else { 0 },
             match self.b {

@@ -70,7 +70,7 @@ pub(super) unsafe fn strip_rows<U: Unit, T: Scalar>(
     first: usize,
 ) {
     let table = kn.tiles(s.w.div_ceil(kn.lanes), s.a_k, s.a_r);
-    let ragged = s.w % kn.lanes != 0 && !s.padded;
+    let ragged = !s.w.is_multiple_of(kn.lanes) && !s.padded;
     for i in (0..m).step_by(kn.mr) {
         let h = kn.mr.min(m - i);
         let a = if s.packed { s.a.wrapping_add(i * s.len) } else { s.a.wrapping_offset(i as isize * s.a_r) };
