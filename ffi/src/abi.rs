@@ -294,8 +294,13 @@ pub extern "C" fn rsx_sig_insert(
 /// Forgets all signatures.
 #[unsafe(no_mangle)]
 pub extern "C" fn rsx_sig_forget() {
-    // Without a session there are none.
-    shield((), || drop(looping::recorder(|r| Ok(r.forget()))));
+    shield((), || {
+        // Without a session there are none.
+        let _ = looping::recorder(|r| {
+            r.forget();
+            Ok(())
+        });
+    });
 }
 
 fn text<'a>(ptr: *const u8, len: usize) -> &'a str {

@@ -1,4 +1,5 @@
 //! What the Python package calls.
+#![allow(non_snake_case, reason = "the name of the Python module, which its macro repeats")]
 
 use crate::control::{self, set_host_cause};
 use crate::core::{session, started};
@@ -271,7 +272,6 @@ fn host_cause(name: &str) -> PyResult<HostCause> {
 }
 
 #[pymodule]
-#[allow(non_snake_case, reason = "the name of the module")]
 fn _C(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("TORCH_VERSION", env!("RSX_TORCH_VERSION"))?;
     macro_rules! functions {
