@@ -177,6 +177,8 @@ const AIMS: &[f64] = &[
 /// it is. Of the programs whose finished plan fits, the one that computes least is returned; if none fits, the smallest.
 pub fn compile(graph: Graph, options: &CompileOptions) -> Result<Compiled, CompileError> {
     let Some(limit) = options.remat.memory_limit else { return compile_once(graph, options) };
+    // What else is in use beside the program's own: operands on their way, results of steps before.
+    let limit = limit - limit / 64;
     let rounded = options.memory.map_or(std::convert::identity as fn(u64) -> u64, |m| m.rounded);
     let total = |c: &Compiled| c.stats.memory.total(&c.program, rounded);
     let aimed = |aim: Option<u64>| {

@@ -64,7 +64,7 @@ void forward(Stack& s, const Seed&) {
   } else {
     const auto x = scores(q, k, mask, causal, scale);
     lse = x.logsumexp(-1).to(at::kFloat);
-    out = at::matmul(x.softmax(-1), v);
+    out = at::matmul(at::_safe_softmax(x, -1), v);  // 0 where no key is seen
   }
   const auto none = at::zeros({}, at::kLong);
   const int64_t max_q = q.size(2), max_k = k.size(2);
@@ -84,7 +84,7 @@ void backward(Stack& s, const Seed&) {
     s = Stack{gq, gk, gv, at::Tensor()};
     return;
   }
-  const auto p = scores(q, k, mask, causal, scale).softmax(-1);
+  const auto p = at::_safe_softmax(scores(q, k, mask, causal, scale), -1);
   const auto dp = at::matmul(grad, v.transpose(-2, -1));
   const auto ds = p * (dp - (dp * p).sum(-1, true)) * scale.value_or(1 / std::sqrt(static_cast<double>(q.size(-1))));
   s = Stack{at::matmul(ds, k), at::matmul(ds.transpose(-2, -1), q), at::matmul(p.transpose(-2, -1), grad), at::Tensor()};

@@ -130,6 +130,24 @@ def test_attention(dtype, causal, masked):
     compare()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_attention_of_rows_that_see_no_key(tier, dtype):
+    """0, not NaN, and gradients of 0: in every tier, and for every layout that the CPU's flash kernel does not take."""
+    seen = torch.tensor([[1, 1, 1], [0, 0, 0], [1, 0, 1]], dtype=torch.bool)
+
+    def run(d):
+        out = []
+        for form in (lambda q: (q, q, q), lambda q: (q.transpose(2, 3).contiguous().transpose(2, 3),) * 3, lambda q: (q, q, q[..., :4])):
+            q = torch.randn(1, 2, 3, 8, dtype=dtype).to(d).requires_grad_()
+            y = nn.functional.scaled_dot_product_attention(*form(q), attn_mask=seen.to(d))
+            y.sum().backward()
+            out += [y.detach().contiguous(), q.grad]
+        return out
+
+    for _ in range(2):
+        both(run)
+
+
 def test_attention_result_is_viewed_with_heads_side_by_side(tier):
     """What GPTs do, without `contiguous()`: the CPU lets it pass."""
 

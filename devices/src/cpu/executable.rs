@@ -297,7 +297,7 @@ impl CpuExecutable {
         times: Option<&mut Vec<ThunkTime>>,
     ) -> Result<(), DeviceError> {
         check_arguments(&self.program, params, scalars, results)?;
-        let slab = match self.pool.alloc(self.program.slab_bytes as usize) {
+        let slab = match self.pool.alloc_transient(self.program.slab_bytes as usize) {
             Err(e) if !self.steps.is_empty() => return Err(self.not_launched(0, true, e.to_string())),
             slab => slab?,
         };
