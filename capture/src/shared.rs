@@ -15,9 +15,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*};
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 
-/// Stack of every thread started here, bytes: kernels are built recursively, as deep as `FusionLimits::max_nesting`.
-const STACK: usize = 16 << 20;
-
 /// Runs its argument with locks of the front end released (Python's GIL), so that others can work while it waits.
 pub type BlockingSection = fn(&mut dyn FnMut());
 
@@ -177,7 +174,7 @@ impl Shared {
         let leave = Leave(self.clone());
         std::thread::Builder::new()
             .name(name.to_owned())
-            .stack_size(STACK)
+            .stack_size(rsx_compiler::STACK_BYTES)
             .spawn(move || body(&leave.0))
             .map(drop)
             .map_err(|e| SessionError::Internal(format!("cannot start thread {name}: {e}")))

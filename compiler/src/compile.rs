@@ -146,62 +146,53 @@ impl Compiled {
 
 /// What passes aim at under a memory limit, as parts of it. Their estimate is off by a tenth either way, and what they choose
 /// to compute again depends on the aim by leaps: a lower one may cost less.
+#[rustfmt::skip]
 const AIMS: &[f64] = &[
-    f64::INFINITY,
-    1.2,
-    1.15,
-    1.12,
-    1.1,
-    1.08,
-    1.07,
-    1.06,
-    1.05,
-    1.04,
-    1.03,
-    1.02,
-    1.0,
-    0.97,
-    0.94,
-    0.9,
-    0.85,
-    0.8,
-    0.7,
-    0.6,
-    0.5,
-    0.0,
+    1.2, 1.15, 1.12, 1.1, 1.08, 1.07, 1.06, 1.05, 1.04, 1.03, 1.02, 1.0, 0.97, 0.94, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.0,
 ];
+
+/// Stack that a thread needs to compile on, bytes: kernels are built recursively, as deep as `FusionLimits::max_nesting`.
+pub const STACK_BYTES: usize = 16 << 20;
 
 /// Compiles a recorded graph.
 ///
 /// With a memory limit, the graph is compiled with several aims ([`RematOptions::memory_limit`]) unless it fits the limit as
 /// it is. Of the programs whose finished plan fits, the one that computes least is returned; if none fits, the smallest.
 pub fn compile(graph: Graph, options: &CompileOptions) -> Result<Compiled, CompileError> {
-    let Some(limit) = options.remat.memory_limit else { return compile_once(graph, options) };
+    let Some(limit) = options.remat.memory_limit.filter(|_| options.enabled("rematerialize")) else {
+        return compile_once(graph, options);
+    };
     // What else is in use beside the program's own: operands on their way, results of steps before.
     let limit = limit - limit / 64;
     let rounded = options.memory.map_or(std::convert::identity as fn(u64) -> u64, |m| m.rounded);
     let total = |c: &Compiled| c.stats.memory.total(&c.program, rounded);
-    let aimed = |aim: Option<u64>| {
-        let mut other = options.clone();
-        other.remat.memory_limit = aim;
-        compile_once(graph.clone(), &other)
+    // Only the program that is taken leaves a dump.
+    let mut trial = CompileOptions { dump_to: None, ..options.clone() };
+    let mut aimed = |aim: Option<u64>| {
+        trial.remat.memory_limit = aim;
+        compile_once(graph.clone(), &trial)
     };
-    let mut best = aimed(None)?;
-    if total(&best) <= limit {
-        return Ok(best);
-    }
-    // Less is better.
-    let merit = |c: &Compiled| {
-        let fits = total(c) <= limit;
-        (!fits, if fits { c.stats.cost.flops } else { total(c) as f64 }, c.stats.cost.bytes)
-    };
-    for part in AIMS {
-        let next = aimed(Some((limit as f64 * part) as u64))?;
-        if merit(&next) < merit(&best) {
-            best = next;
+    let mut best = (None, aimed(None)?);
+    if total(&best.1) > limit {
+        // Less is better.
+        let merit = |c: &Compiled| {
+            let fits = total(c) <= limit;
+            (!fits, if fits { c.stats.cost.flops } else { total(c) as f64 }, c.stats.cost.bytes)
+        };
+        for part in AIMS {
+            let aim = Some((limit as f64 * part) as u64);
+            let next = aimed(aim)?;
+            if merit(&next) < merit(&best.1) {
+                best = (aim, next);
+            }
         }
     }
-    Ok(best)
+    if options.dump_to.is_none() {
+        return Ok(best.1);
+    }
+    let mut last = options.clone();
+    last.remat.memory_limit = best.0;
+    compile_once(graph, &last)
 }
 
 fn compile_once(graph: Graph, options: &CompileOptions) -> Result<Compiled, CompileError> {

@@ -18,5 +18,6 @@ pub mod verify;
 
 pub use bisect::{Bisection, bisect, first_difference, tolerance};
 pub use compile::{
-    CompileError, CompileOptions, Compiled, DeviceMemory, Stats, compile, dump_directory, memory_limit, parse_size,
+    CompileError, CompileOptions, Compiled, DeviceMemory, STACK_BYTES, Stats, compile, dump_directory, memory_limit,
+    parse_size,
 };

@@ -3,6 +3,7 @@
 //! `cargo run --release -p rsx-devices --example kernel_bench [name part]`; `RSX_NUM_THREADS` sets the threads.
 use rsx_compiler::ir::*;
 use rsx_compiler::program::KernelSpec;
+use rsx_compiler::samples::gelu_tanh;
 use rsx_devices::cpu::extern_math::Fault;
 use rsx_devices::cpu::kernel::Kernel;
 use rsx_devices::cpu::{pool, target::Target};
@@ -43,22 +44,8 @@ fn bias_gelu(rows: i64, c: i64) -> Case {
         let (x, bias) = (param(b, &[rows, c]), param(b, &[c]));
         let bias = b.broadcast_to(bias, [rows, c]);
         let x = b.add(x, bias);
-        vec![gelu(b, x)]
+        vec![gelu_tanh(b, x)]
     })
-}
-
-fn gelu(b: &mut Builder, x: Value) -> Value {
-    let k = |b: &mut Builder, v: f64| b.full_like(x, v);
-    let x2 = b.mul(x, x);
-    let x3 = b.mul(x2, x);
-    let (a, s, one, half) = (k(b, 0.044715), k(b, 0.7978845608), k(b, 1.0), k(b, 0.5));
-    let t = b.mul(x3, a);
-    let t = b.add(x, t);
-    let t = b.mul(t, s);
-    let t = b.unary(OpKind::Tanh, t);
-    let t = b.add(t, one);
-    let h = b.mul(x, half);
-    b.mul(h, t)
 }
 
 fn layer_norm(rows: i64, c: i64) -> Case {
@@ -74,7 +61,7 @@ fn tail(rows: i64, c: i64) -> Case {
         let (x, bias) = (param(b, &[rows, c]), param(b, &[c]));
         let bias = b.broadcast_to(bias, [rows, c]);
         let x = b.add(x, bias);
-        let x = gelu(b, x);
+        let x = gelu_tanh(b, x);
         vec![norm(b, x, rows, c)]
     })
 }
@@ -186,7 +173,7 @@ fn bf16_gelu(n: i64) -> Case {
     case(&format!("bf16 gelu {n}"), FusionKind::Loop, 4 * n as u64, |b| {
         let x = b.parameter(TensorType::new(DType::BF16, [n]), ParamKind::Tensor);
         let x = b.convert(x, DType::F32);
-        let y = gelu(b, x);
+        let y = gelu_tanh(b, x);
         vec![b.convert(y, DType::BF16)]
     })
 }

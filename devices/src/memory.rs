@@ -2,9 +2,9 @@
 //!
 //! Freed blocks stay with the pool, by size class, and are handed out again: in the steady state of
 //! a training loop no call reaches the system and no page faults. Where sizes change from step to step
-//! (sequence lengths), memory for the time of a run may lie in a block of up to twice the size, and before the
-//! system is asked for a large block, as much is given back of smaller ones. Blocks are 64-byte aligned; from 4 MiB on they are
-//! aligned to 2 MiB and advised to use huge pages.
+//! (sequence lengths), memory for the time of a run may lie in a block of up to twice the size, and cached large
+//! blocks go back to the system before the pool holds more than twice what was ever in use. Blocks are 64-byte
+//! aligned; from 4 MiB on they are aligned to 2 MiB and advised to use huge pages.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -145,13 +145,7 @@ impl MemoryPool {
             None => (self.from_system(size).ok_or_else(|| self.refuse(bytes))?, class),
         };
         p.count.fetch_add(1, Ordering::Relaxed);
-        let now = p.in_use.fetch_add(size, Ordering::Relaxed) + size;
-        if now > p.peak.load(Ordering::Relaxed) {
-            p.peak.fetch_max(now, Ordering::Relaxed);
-        }
-        if now > p.most.load(Ordering::Relaxed) {
-            p.most.fetch_max(now, Ordering::Relaxed);
-        }
+        self.note_use(size);
         Ok(Block { ptr, len: bytes, class, counted: size, owner: Owner::Pool(self.clone()) })
     }
 
@@ -161,6 +155,16 @@ impl MemoryPool {
         // SAFETY: the block is ours and `bytes` long.
         unsafe { b.as_ptr().write_bytes(0, bytes) };
         Ok(b)
+    }
+
+    /// Counts `bytes` as in use from now on.
+    fn note_use(&self, bytes: usize) {
+        let now = self.0.in_use.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        for greatest in [&self.0.peak, &self.0.most] {
+            if now > greatest.load(Ordering::Relaxed) {
+                greatest.fetch_max(now, Ordering::Relaxed);
+            }
+        }
     }
 
     /// A cached block of this class, or of the next one up to that of `most` bytes that has any, and its class.
@@ -181,8 +185,7 @@ impl MemoryPool {
         for class in (first..own).rev().chain(own + 1..CLASSES) {
             while too_much() {
                 let Some(ptr) = lock(&p.free[class]).pop() else { break };
-                // SAFETY: as in `empty_cache`.
-                unsafe { libc::free(ptr.as_ptr().cast()) };
+                system_free(ptr);
                 p.reserved.fetch_sub(class_size(class), Ordering::Relaxed);
             }
         }
@@ -220,8 +223,7 @@ impl MemoryPool {
         let mut freed = 0;
         for (class, list) in self.0.free.iter().enumerate() {
             for ptr in std::mem::take(&mut *lock(list)) {
-                // SAFETY: blocks on a free list came from `system_alloc` and nobody else has them.
-                unsafe { libc::free(ptr.as_ptr().cast()) };
+                system_free(ptr);
                 freed += class_size(class);
             }
         }
@@ -246,8 +248,7 @@ impl MemoryPool {
             }
             let before = p.reserved.fetch_add(bytes, Ordering::Relaxed);
             if before.saturating_add(bytes) <= p.limit.load(Ordering::Relaxed) {
-                let now = p.in_use.fetch_add(bytes, Ordering::Relaxed) + bytes;
-                p.peak.fetch_max(now, Ordering::Relaxed);
+                self.note_use(bytes);
                 return Ok(Claim { pool: self.clone(), bytes });
             }
             p.reserved.fetch_sub(bytes, Ordering::Relaxed);
@@ -299,8 +300,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         for list in &self.free {
             for ptr in std::mem::take(&mut *lock(list)) {
-                // SAFETY: as in `empty_cache`.
-                unsafe { libc::free(ptr.as_ptr().cast()) };
+                system_free(ptr);
             }
         }
     }
@@ -336,6 +336,12 @@ fn system_alloc(size: usize) -> Option<NonNull<u8>> {
         unsafe { libc::madvise(out, size / HUGE * HUGE, libc::MADV_HUGEPAGE) };
     }
     NonNull::new(out.cast())
+}
+
+/// Gives back a block from a free list.
+fn system_free(ptr: NonNull<u8>) {
+    // SAFETY: what is on a free list came from `system_alloc`, and nobody else has it once it is taken off.
+    unsafe { libc::free(ptr.as_ptr().cast()) };
 }
 
 fn dangling() -> NonNull<u8> {

@@ -90,13 +90,12 @@ void backward(Stack& s, const Seed&) {
   s = Stack{at::matmul(ds, k), at::matmul(ds.transpose(-2, -1), q), at::matmul(p.transpose(-2, -1), grad), at::Tensor()};
 }
 
-constexpr const char* kForward = "aten::_scaled_dot_product_fused_attention_overrideable";
-constexpr const char* kBackward = "aten::_scaled_dot_product_fused_attention_overrideable_backward";
-
 }  // namespace
 
 EagerKernel attention_kernel(const std::string& name) {
-  return name == kForward ? &forward : name == kBackward ? &backward : nullptr;
+  if (name == "aten::_scaled_dot_product_fused_attention_overrideable") return &forward;
+  if (name == "aten::_scaled_dot_product_fused_attention_overrideable_backward") return &backward;
+  return nullptr;
 }
 
 }  // namespace rsx

@@ -1,7 +1,7 @@
 //! Samples of elementwise ops. Which element types an op takes is asked of its type rule.
 use super::Sample;
 use super::maker::{Fill, SMALL, sample};
-use crate::ir::{Attrs, CmpDir, DType, OpKind, TensorType, infer};
+use crate::ir::{Attrs, Builder, CmpDir, DType, OpKind, TensorType, Value, infer};
 
 /// Sizes: 0-d, odd, more than a vector with a remainder, none.
 const SIZES: [&[i64]; 4] = [&[], &[37], &[3, 1, 7], &[2, 0]];
@@ -136,4 +136,19 @@ pub(super) fn bitcast() -> Vec<Sample> {
         }
     }
     out
+}
+
+/// `gelu(x, approximate="tanh")` op by op, in the order in which PyTorch computes it.
+pub fn gelu_tanh(b: &mut Builder, x: Value) -> Value {
+    let k = |b: &mut Builder, v: f64| b.full_like(x, v);
+    let (a, s, one, half) = (k(b, 0.044715), k(b, 0.797_884_560_802_865_4), k(b, 1.0), k(b, 0.5));
+    let t = b.mul(x, a);
+    let t = b.mul(t, x);
+    let t = b.mul(t, x);
+    let t = b.add(x, t);
+    let t = b.mul(t, s);
+    let t = b.unary(OpKind::Tanh, t);
+    let t = b.add(t, one);
+    let h = b.mul(x, half);
+    b.mul(h, t)
 }

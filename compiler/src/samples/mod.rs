@@ -15,6 +15,7 @@ mod random_shaped;
 mod tests;
 
 pub use arguments::{arguments, split_arguments};
+pub use elementwise::gelu_tanh;
 pub use noise::with_rounding_noise;
 pub use random::{NOISE, random_graph};
 

@@ -398,7 +398,10 @@ fn compile_kernels(
     std::thread::scope(|s| {
         for _ in 1..threads {
             // A thread that does not start is missed by nobody.
-            let _ = std::thread::Builder::new().name("rsx-compile".into()).stack_size(16 << 20).spawn_scoped(s, work);
+            let _ = std::thread::Builder::new()
+                .name("rsx-compile".into())
+                .stack_size(rsx_compiler::STACK_BYTES)
+                .spawn_scoped(s, work);
         }
         work();
     });

@@ -199,7 +199,7 @@ fn launch(kernel: &str, message: String) -> DeviceError {
 /// Copies between equal sizes, with conversion.
 pub(super) fn copy(from: &Array, to: &Array, b: &Bases) -> Result<(), DeviceError> {
     // SAFETY: the program's views cover live memory and do not overlap.
-    let _: () = unsafe { lib_copy(&to.view(b), &from.view(b))? };
+    unsafe { lib_copy(&to.view(b), &from.view(b)) }?;
     Ok(())
 }
 

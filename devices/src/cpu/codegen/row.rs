@@ -121,12 +121,12 @@ fn costs(k: &Kernel, keep: &[ExprId], inner: &dyn Fn(ExprId) -> bool) -> Vec<u64
     let mut costs = Vec::with_capacity(k.exprs.len());
     for i in 0..k.exprs.len() {
         let id = ExprId(i as u32);
-        let expr = k.exprs.get(id);
-        let mut cost = if inner(id) { op_cost(k, id) } else { 0 };
         if keep.contains(&id) {
             costs.push(1);
             continue;
         }
+        let expr = k.exprs.get(id);
+        let mut cost = if inner(id) { op_cost(k, id) } else { 0 };
         if let ExprOp::Load { .. } = expr.op {
             // A load with a guard or a computed index is no cheaper than scratch memory.
             cost += expr.args.len() as u64;
