@@ -276,6 +276,11 @@ impl Regrouped<'_, '_> {
         self.simple().reshape(new, dims)
     }
 
+    /// The new value of a rank-0 `v`: what it is a reshape of may have kept dimensions of size 1.
+    fn scalar(&mut self, v: Value) -> Value {
+        self.operand(v, &[])
+    }
+
     /// Emits `inst` on the new dimensions where it can be, and as recorded otherwise.
     pub(crate) fn emit(&mut self, inst: &Inst) {
         self.r.b.loc = inst.loc;
@@ -334,7 +339,7 @@ impl Regrouped<'_, '_> {
                 Some((v, Some(form)))
             }
             (OpKind::RngBits, ..) => {
-                let operands = self.r.operands(inst);
+                let operands: SmallVec<[Value; 4]> = inst.operands.iter().map(|&v| self.scalar(v)).collect();
                 Some((self.simple().emit(inst.kind, inst.attrs.clone(), &operands, &[ty(&out)]), None))
             }
             (kind, ..) if kind.class() == Class::Elementwise => {
@@ -431,7 +436,7 @@ impl Regrouped<'_, '_> {
                 each_new(&big, old_whole.len(), |i, _| old_of.push(i));
                 for i in old_of {
                     operands.push(if cut(i) {
-                        self.r.get(old_starts[i])
+                        self.scalar(old_starts[i])
                     } else {
                         self.r.b.splat_i64(&TensorType::scalar(crate::ir::DType::I64), 0)
                     });
@@ -453,7 +458,7 @@ impl Regrouped<'_, '_> {
                     n.push(interior[i]);
                 });
                 let new = self.operand(x, &from.dims);
-                let value = self.r.get(inst.operands[1]);
+                let value = self.scalar(inst.operands[1]);
                 let attrs = Attrs::Pad { lo: l, hi: h, interior: n };
                 Some((self.simple().emit(inst.kind, attrs, &[new, value], &[ty(&form)]), Some(form)))
             }
