@@ -1,12 +1,10 @@
-//! Places in the slab: best fit by decreasing size.
+//! Places in the slab.
 //!
-//! Slots are placed from the largest down, each into the smallest gap between those already placed that are alive at the
-//! same time (ties: the lowest), which is how XLA's heap does it.
-//!
-//! Before that, what is alive at the peak may move into the memory of a result that is written only later: a gradient's,
+//! Before intermediate values are packed ([`pack`]), what is alive at the peak may move into the memory of a result that is written only later: a gradient's,
 //! say, that is made when the activation is done with. (Others stay: a slab that is used over and over is in the cache.)
-use super::bind::{ALIGN, Bound};
+use super::bind::Bound;
 use super::live::Live;
+use super::pack::{Item, pack};
 use super::{Assigned, Kind, MemoryAnalysis, Plan, ResultPlan};
 use crate::ir::{Graph, InstId, ParamKind};
 use crate::program::Place;
@@ -18,34 +16,15 @@ pub(crate) fn assign(graph: &Graph, bound: Bound, order: Vec<InstId>, live: Live
         temp_slot[slot] |= computed[s];
     }
     let hosts = hosts(graph, &live, &temp_slot, order.len());
-    let mut todo: Vec<usize> = (0..live.slots.len())
+    let todo: Vec<usize> = (0..live.slots.len())
         .filter(|&k| temp_slot[k] && live.slots[k].result.is_none() && live.slots[k].bytes > 0 && hosts[k].is_none())
         .collect();
-    todo.sort_by_key(|&k| (std::cmp::Reverse(live.slots[k].bytes), live.slots[k].from));
+    let item = |&k: &usize| Item { bytes: live.slots[k].bytes, from: live.slots[k].from, to: live.slots[k].to };
+    let packing = pack(&todo.iter().map(item).collect::<Vec<_>>());
+    let slab = packing.bytes;
     let mut offset = vec![0u64; live.slots.len()];
-    let mut placed: Vec<usize> = Vec::new();
-    let mut slab = 0u64;
-    let mut busy: Vec<(u64, u64)> = Vec::new();
-    for k in todo {
-        let slot = &live.slots[k];
-        let size = slot.bytes.next_multiple_of(ALIGN);
-        busy.clear();
-        busy.extend(placed.iter().filter_map(|&p| {
-            let other = &live.slots[p];
-            let meets = other.from <= slot.to && slot.from <= other.to;
-            meets.then(|| (offset[p], offset[p] + other.bytes.next_multiple_of(ALIGN)))
-        }));
-        busy.sort_unstable();
-        let (mut at, mut best): (u64, Option<(u64, u64)>) = (0, None);
-        for &(from, to) in &busy {
-            if from > at && from - at >= size && best.is_none_or(|(gap, _)| from - at < gap) {
-                best = Some((from - at, at));
-            }
-            at = at.max(to);
-        }
-        offset[k] = best.map_or(at, |b| b.1);
-        slab = slab.max(offset[k] + size);
-        placed.push(k);
+    for (&k, at) in todo.iter().zip(packing.offsets) {
+        offset[k] = at;
     }
 
     let place = |s: usize| {

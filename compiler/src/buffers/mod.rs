@@ -6,6 +6,7 @@ mod assign;
 mod bind;
 pub mod check;
 mod live;
+mod pack;
 mod schedule;
 mod stored;
 mod work;

@@ -2,10 +2,13 @@
 //!
 //! It is placed last, into what the values leave over, so that the slab grows only if a thunk that wants some runs at the
 //! peak. The largest come first; each takes the place of the one before it if it can, which is still in the cache, else
-//! the smallest gap that fits.
+//! the smallest gap that fits. Where that makes the slab larger than it has to be, values and work memory are packed anew,
+//! together.
 use super::bind::ALIGN;
+use super::pack::{Item, bound, pack};
 use super::{Plan, Time};
 use crate::program::Place;
+use ahash::AHashMap;
 
 /// Work memory of the thunk at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,9 +18,13 @@ pub(crate) struct Work {
     pub(crate) bytes: u64,
 }
 
+/// Part of the slab that packing again has to gain: it gives up places that are still in the cache.
+const WORTHWHILE: u64 = 64;
+
 impl Plan {
-    /// Finds room for `wanted`: time, a name of the caller's, bytes. Returns name, offset and bytes of each.
-    pub(crate) fn place_work<N: Copy>(&mut self, wanted: &[(Time, N, u64)]) -> Vec<(N, u64, u64)> {
+    /// Finds room for `wanted`: time, a name of the caller's, bytes. Returns name, offset and bytes of each, and whether
+    /// values have moved for it.
+    pub(crate) fn place_work<N: Copy>(&mut self, wanted: &[(Time, N, u64)]) -> (Vec<(N, u64, u64)>, bool) {
         let mut wanted = wanted.to_vec();
         wanted.sort_by_key(|w| (std::cmp::Reverse(w.2), w.0));
         let mut out = Vec::with_capacity(wanted.len());
@@ -35,7 +42,47 @@ impl Plan {
             self.work.push(Work { time, offset, bytes: size });
             out.push((name, offset, bytes));
         }
-        out
+        let moved = self.pack_again();
+        if moved {
+            out.iter_mut().zip(&self.work).for_each(|(o, w)| o.1 = w.offset);
+        }
+        (out, moved)
+    }
+
+    /// Packs values and work memory together if that makes the slab smaller by more than [`WORTHWHILE`].
+    fn pack_again(&mut self) -> bool {
+        // Storages that share a slot have its place and its lifetime.
+        let mut slots: AHashMap<(u64, Time, Time), usize> = AHashMap::new();
+        let mut items: Vec<Item> =
+            self.work.iter().map(|w| Item { bytes: w.bytes, from: w.time, to: w.time }).collect();
+        let mut of_storage = vec![None; self.storages.len()];
+        for (s, a) in self.assigned.iter().enumerate() {
+            let Some(a) = a else { continue };
+            let Place::Slab { offset } = a.place else { continue };
+            let bytes = self.storages[s].bytes;
+            let k = *slots.entry((offset, a.from, a.to)).or_insert_with(|| {
+                items.push(Item { bytes: 0, from: a.from, to: a.to });
+                items.len() - 1
+            });
+            items[k].bytes = items[k].bytes.max(bytes);
+            of_storage[s] = Some(k);
+        }
+        let enough = |bytes: u64| bytes + bytes / WORTHWHILE < self.memory.temp_bytes;
+        if !enough(bound(&items)) {
+            return false;
+        }
+        let packing = pack(&items);
+        if !enough(packing.bytes) {
+            return false;
+        }
+        for (a, k) in self.assigned.iter_mut().zip(of_storage) {
+            if let (Some(a), Some(k)) = (a.as_mut(), k) {
+                a.place = Place::Slab { offset: packing.offsets[k] };
+            }
+        }
+        self.work.iter_mut().zip(&packing.offsets).for_each(|(w, &at)| w.offset = at);
+        self.memory.temp_bytes = packing.bytes;
+        true
     }
 
     /// Ranges of the slab that are in use at `time`, in order and apart.

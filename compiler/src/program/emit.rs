@@ -25,7 +25,11 @@ pub(crate) fn emit(graph: &Graph, plan: &mut Plan, work: Option<fn(&Thunk) -> u6
             bytes => Some((time[n], n, bytes)),
         };
         let wanted: Vec<(Time, usize, u64)> = program.thunks.iter().enumerate().filter_map(wants).collect();
-        for (n, offset, bytes) in plan.place_work(&wanted) {
+        let (placed, moved) = plan.place_work(&wanted);
+        if moved {
+            program = thunks(graph, plan)?.0;
+        }
+        for (n, offset, bytes) in placed {
             let ty = TensorType::new(DType::U8, [bytes as i64]);
             if let Thunk::Library { work, .. } = &mut program.thunks[n] {
                 *work = Some(View::dense(Place::Slab { offset }, &ty));
