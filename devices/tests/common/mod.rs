@@ -45,8 +45,9 @@ pub(crate) fn ulps(dtype: DType, got: f64, want: f64) -> f64 {
         DType::F16 => (10, -24),
         _ => (7, -133),
     };
-    let exponent = (want.abs().log2().floor() as i32 - mantissa).max(least);
-    (got - want).abs() / 2f64.powi(exponent)
+    // log2(0) is the least i32.
+    let exponent = (want.abs().log2().floor() as i32).saturating_sub(mantissa).max(least);
+    (got - want).abs() / f64::from(exponent).exp2()
 }
 
 /// The first difference of `got` to `want` that is more than `scale` times the tolerance.
