@@ -13,6 +13,8 @@ use rsx_compiler::kernel::{ExprOp, Kernel, Store};
 const PART: i64 = 1 << 14;
 /// Units wanted when there is enough work for them.
 const UNITS: i64 = 32;
+/// Reduced points of one part are not fewer than this: partial results are written and read once more.
+const DEPTH: i64 = 8;
 /// Bytes of accumulators in one tile.
 const TILE: i64 = 16 << 10;
 
@@ -69,7 +71,7 @@ impl Plan {
         let tiles = if kept_lanes { ceil_div(inner, tile) } else { 1 };
         let units = k.kept() / if kept_lanes { inner } else { 1 } * tiles;
         let (outer, points) = (extent(reduced.first()), k.kept() * k.reduced());
-        let most = (UNITS / units.max(1)).min(points / PART).min(outer).max(1);
+        let most = (UNITS / units.max(1)).min(points / PART).min(outer).min(k.reduced() / DEPTH).max(1);
         let trips_of = |parts: i64| match ceil_div(outer, parts) {
             trips if !kept_lanes && reduced.len() == 1 => ceil_div(trips, chunk) * chunk,
             trips => trips,

@@ -23,12 +23,18 @@ use super::strip::{Ahead, Strip, strip_rows};
 use crate::cpu::lib::elem::Scalar;
 use crate::cpu::lib::view::{LibError, Ptr};
 use crate::cpu::pool;
-use crate::memory::OutOfMemory;
+use crate::memory::{MemoryPool, OutOfMemory};
 
 /// Units of k that are packed at a time for all tasks.
 const K_OUTER: usize = 4096;
 /// Bytes of an operand packed for all tasks: a part of the last-level cache.
 const SHARED_BYTES: usize = 8 << 20;
+/// The same under a memory limit: it is a part of every program's memory.
+const SHARED_BYTES_UNDER_LIMIT: usize = 512 << 10;
+/// How much of it there is does not change the order of sums.
+fn shared_bytes() -> usize {
+    if MemoryPool::cpu().limit().is_some() { SHARED_BYTES_UNDER_LIMIT } else { SHARED_BYTES }
+}
 /// Bytes of A's rows, a block of k, that a flat product reads for every strip of columns: a part of the L2 cache.
 fn flat_bytes<U, T>(kn: &Kernel<U, T>) -> usize {
     if kn.is_wide() { 576 << 10 } else { 288 << 10 }
@@ -147,12 +153,12 @@ impl<U: Unit> Blocks<U> {
             _ => Source::Shared(std::ptr::null_mut()),
         };
         // Units of k packed at a time. Sums in scratch stay there until they are complete.
-        let bound = if let Source::Shared(_) = a { (SHARED_BYTES / (m * unit)).max(2 * kc) } else { K_OUTER };
+        let bound = if let Source::Shared(_) = a { (shared_bytes() / (m * unit)).max(2 * kc) } else { K_OUTER };
         let chunk = if direct.is_some() { (bound.min(K_OUTER) / kc).max(1) * kc } else { units.max(1) };
         let nc = if flat {
             n
         } else {
-            let max = (SHARED_BYTES / (chunk * unit)).max(nr);
+            let max = (shared_bytes() / (chunk * unit)).max(nr);
             let max = if direct.is_none() && units > kn.kc { max.min(SCRATCH_COLS) } else { max };
             even(n, max / nr * nr, nr)
         };

@@ -40,7 +40,10 @@ fn lend<const N: usize, R>(
     if total == 0 {
         return Ok(f([std::ptr::null_mut(); N]));
     }
-    if total > KEPT
+    let pool = MemoryPool::cpu();
+    // Under a limit nobody keeps memory that another could want.
+    let kept = if pool.limit().is_some() { 0 } else { KEPT };
+    if total > kept
         && let Some(piece) = arena::planned(total)
     {
         return Ok(f(at.map(|a| piece.as_ptr().wrapping_add(a))));
@@ -51,10 +54,10 @@ fn lend<const N: usize, R>(
     }
     let block = match block {
         Some(b) => b,
-        None => MemoryPool::cpu().alloc(total)?,
+        None => pool.alloc(total)?,
     };
     let r = f(at.map(|a| block.as_ptr().wrapping_add(a)));
-    if block.capacity() <= KEPT {
+    if block.capacity() <= kept {
         slot.set(Some(block));
     }
     Ok(r)
