@@ -48,8 +48,8 @@ def adamw_update(params, grads, m, v, t, lr=1e-3, b1=0.9, b2=0.999, eps=1e-8, wd
     return tuple(jax.tree.map(lambda _, o, i=i: o[i], params, out) for i in range(3))
 
 
-def trained(loss: Callable, params) -> Step:
-    """A training step with AdamW; all state is donated."""
+def trained(loss: Callable, params, times: int = 1) -> Step:
+    """So many training steps with AdamW, then their results are there; all state is donated."""
 
     def step(params, m, v, t):
         value, grads = jax.value_and_grad(loss)(params)
@@ -61,7 +61,8 @@ def trained(loss: Callable, params) -> Step:
     state = [params, zeros, jax.tree.map(jnp.zeros_like, params), jnp.float32(1)]
 
     def run():
-        *state[:], value = g(*state)
+        for _ in range(times):
+            *state[:], value = g(*state)
         jax.block_until_ready((state, value))
         return value
 
@@ -130,7 +131,7 @@ def decode() -> Step:
     return call(lambda x, w: x @ w.T, normal(1, 4096, dtype=jnp.bfloat16), w)
 
 
-def dispatch() -> Step:
+def dispatch(times: int = 1) -> Step:
     params = [(normal(64, 64, scale=0.1), jnp.zeros(64)) for _ in range(12)]
     x = normal(16, 64)
 
@@ -140,7 +141,11 @@ def dispatch() -> Step:
             h = jax.nn.relu(h @ w.T + b)
         return (h * h).mean()
 
-    return trained(loss, params)
+    return trained(loss, params, times)
+
+
+def dispatch_loop() -> Step:
+    return dispatch(times=10)
 
 
 # The GPT of examples/gpt.py.
@@ -207,7 +212,7 @@ WORKLOADS: dict[str, Callable[[], Step]] = {
     f.__name__: f
     for f in (
         tail, pointwise, softmax, layer_norm, cross_entropy, adamw, mlp, mlp_bf16, gpt, gpt_bf16, gpt_inference, decode,
-        dispatch,
+        dispatch, dispatch_loop,
     )
 }  # fmt: skip
 """ResNet has no JAX version: written by hand it would say more about its author than about JAX."""

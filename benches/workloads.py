@@ -33,16 +33,19 @@ def compiled(peer: str, f: Callable, step: bool = False, grad: bool = False) -> 
     return torch.compile(f, backend="rsx") if peer == "rsx.compile" else f
 
 
-def timed(peer: str, f: Callable, *args) -> Step:
-    """A step: `f(*args)`, and its results are there."""
-    if not peer.startswith("rsx"):
-        return lambda: f(*args)
-    import rsx
+def timed(peer: str, f: Callable, *args, times: int = 1) -> Step:
+    """A step: `f(*args)` so many times, and its results are there."""
+    mark = wait = lambda: None
+    if peer.startswith("rsx"):
+        import rsx
+
+        mark, wait = rsx.mark_step, torch.rsx.synchronize
 
     def step():
-        y = f(*args)
-        rsx.mark_step()
-        torch.rsx.synchronize()
+        for _ in range(times):
+            y = f(*args)
+            mark()
+        wait()
         return y
 
     return step
@@ -89,7 +92,7 @@ def softmax(peer: str) -> Step:
     return timed(peer, compiled(peer, lambda x: torch.softmax(x, -1)), x)
 
 
-def training(peer: str, net: nn.Module, loss: Callable, **optimizer) -> Step:
+def training(peer: str, net: nn.Module, loss: Callable, times: int = 1, **optimizer) -> Step:
     net = net.to(device_of(peer))
     # A step count on the host cannot be replayed.
     optimizer = {"capturable": True, **optimizer} if peer == "rsx.jit" else optimizer
@@ -103,7 +106,7 @@ def training(peer: str, net: nn.Module, loss: Callable, **optimizer) -> Step:
         opt.step()
         return value
 
-    return timed(peer, compiled(peer, train, step=True))
+    return timed(peer, compiled(peer, train, step=True), times=times)
 
 
 def gpt(peer: str, amp: bool = False) -> Step:
@@ -137,12 +140,17 @@ def gpt_inference(peer: str) -> Step:
     return inference(peer, net, tokens)
 
 
-def dispatch(peer: str) -> Step:
+def dispatch(peer: str, times: int = 1) -> Step:
     """Dispatch-bound training step: 12 layers of 64x64, batch 16, AdamW."""
     torch.manual_seed(0)
     layers = [m for _ in range(12) for m in (nn.Linear(64, 64), nn.ReLU())]
     x = torch.randn(16, 64).to(device_of(peer))
-    return training(peer, nn.Sequential(*layers), lambda net: net(x).square().mean())
+    return training(peer, nn.Sequential(*layers), lambda net: net(x).square().mean(), times)
+
+
+def dispatch_loop(peer: str) -> Step:
+    """Ten such steps before the host waits, as in a training loop that prints the loss now and then."""
+    return dispatch(peer, times=10)
 
 
 def resnet(peer: str) -> Step:
@@ -215,6 +223,6 @@ WORKLOADS: dict[str, Callable[[str], Step]] = {
     f.__name__: f
     for f in (
         tail, pointwise, softmax, layer_norm, cross_entropy, adamw, mlp, mlp_bf16, gpt, gpt_bf16, gpt_inference, resnet,
-        decode, dispatch,
+        decode, dispatch, dispatch_loop,
     )
 }  # fmt: skip

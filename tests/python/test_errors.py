@@ -1,5 +1,7 @@
 """A user's mistake raises PyTorch's own words at the line that makes it, and harms nothing."""
 
+import pathlib
+
 import pytest
 import rsx
 import torch
@@ -281,6 +283,28 @@ def test_one_error_for_a_step_without_memory_and_the_next_works():
     assert counts.startswith("errors 1 faults 1 ") and len(steps) == 5, out
     assert not any("nan" in line for line in steps), out  # the optimizer's state was made in the step that failed
     assert any("limit 67108864" in line and "in use" in line for line in out), out
+
+
+def test_a_gpt_step_fits_six_tenths_of_eagers_memory():
+    """benches/memory.py: eager's peak is 113 058 012 bytes."""
+    benches = pathlib.Path(__file__).parents[2] / "benches"
+    out = python(
+        f"""
+import sys
+sys.path[:0] = [{str(benches)!r}, {str(benches.parent / "examples")!r}]
+import rsx, workloads
+step = workloads.gpt("rsx")
+losses = [step().item() for _ in range(5)]
+rsx.reset_metrics()
+losses.append(step().item())
+m = rsx.metrics()
+print(m["peak_bytes"], m["faults"], m["compiles"], losses[-1] < losses[0] - 0.5)
+""",
+        RSX_CACHE_DIR="",
+        RSX_MEMORY_LIMIT="69000000",
+        RSX_NUM_THREADS="2",  # each has work memory of its own
+    ).stdout.split()
+    assert int(out[0]) <= 0.6 * 113_058_012 and out[1:] == ["0", "0", "True"], out
 
 
 def test_an_error_loses_nothing():
