@@ -246,6 +246,9 @@ bool by_rule(const OpInfo& op, const IValue* args, const Encoder& e) {
     case Rule::kCarried:
       results.list(args[0]);
       break;
+    case Rule::kLinear:
+      for (const auto& t : linear_backward_layout(args)) results.tensor(t);
+      break;
   }
   results.insert(op, e);
   return true;

@@ -4,6 +4,9 @@
 
 namespace rsx {
 
+// Results of linear_backward, as meta tensors.
+std::array<at::Tensor, 3> linear_backward_layout(const IValue* args);  // linear.cpp
+
 // True while a structured op's metadata is being inferred on this thread: our kernels then only
 // return metadata.
 bool inferring();

@@ -54,6 +54,7 @@ void special_cases(OpInfo& op) {
     op.rule = Rule::kCarried;
     op.immediate = false;
   }
+  if (n == "aten::linear_backward") op.rule = Rule::kLinear;
   if (n == "aten::copy_") op.rule = Rule::kCopy;
   if (starts_with(n, "aten::_foreach_")) op.rule = Rule::kForeach;
   static const std::unordered_set<std::string> in_place = {

@@ -29,6 +29,7 @@ enum class Rule : uint8_t {
   kCopy,     // copy_: in place when the shapes are equal
   kForeach,  // one result per tensor of list 0, like it
   kCarried,  // the same, whatever the rest is (while_loop)
+  kLinear,   // gradients of a linear layer
 };
 
 struct OpInfo {

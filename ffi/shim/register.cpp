@@ -7,12 +7,14 @@ namespace rsx {
 void register_profiler();  // profiler.cpp
 EagerKernel attention_kernel(const std::string& name);
 EagerKernel cell_kernel(const std::string& name);
+EagerKernel linear_kernel(const std::string& name);
 EagerKernel norm_kernel(const std::string& name);
 EagerKernel random_kernel(const std::string& name);
 
 EagerKernel eager_kernel(const std::string& name) {
   if (auto* k = attention_kernel(name)) return k;
   if (auto* k = cell_kernel(name)) return k;
+  if (auto* k = linear_kernel(name)) return k;
   if (auto* k = norm_kernel(name)) return k;
   return random_kernel(name);
 }
@@ -88,6 +90,7 @@ void register_all() {
   register_storages(r);
   register_indexing(r);
   register_attention(r);
+  register_linear(r, library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1));
   register_boxed(r);
   library(torch::Library::IMPL, "_", kKey).fallback(torch::CppFunction::makeFromBoxedFunction<&backend_fallback>());
   constexpr auto autocast = c10::DispatchKey::AutocastPrivateUse1;

@@ -1,6 +1,6 @@
 //! Matrix products.
 use super::expr::Ex;
-use super::{Lowered, Row, one};
+use super::{KEEP, Lowered, Row, one};
 use crate::Cx;
 use crate::words::Arg;
 use rsx_compiler::ir::{DType, Dims, DotDims};
@@ -128,11 +128,50 @@ fn addr(cx: &mut Cx) -> Lowered {
     one(blend(cx, p, 3, 4)?)
 }
 
+/// x [.., k] · w [n, k] + bias [n], rounded once.
+fn linear(cx: &mut Cx) -> Lowered {
+    let (x, w) = (cx.x(0)?, cx.x(1)?);
+    let d = if cx.is_none(2) { x.dtype() } else { wide(cx)? };
+    let one_dim = |d: usize| Dims::from_slice(&[d as i64]);
+    let dims = DotDims { lhs_contract: one_dim(x.rank() - 1), rhs_contract: one_dim(1), ..DotDims::default() };
+    let y = dot(x, w, dims, d);
+    match cx.opt_as(2, d)? {
+        None => one(y),
+        Some(bias) => one(y + bias),
+    }
+}
+
+/// Gradients of [`linear`] in x, w and bias: (x, dy [.., n], w, mask). x and w are anything where nothing asks for what
+/// they are needed for.
+fn linear_backward(cx: &mut Cx) -> Lowered {
+    let dy = cx.x(1)?;
+    let r = dy.rank();
+    let one_dim = |d: usize| Dims::from_slice(&[d as i64]);
+    let rows: Dims = (0..r as i64 - 1).collect();
+    let mut out = vec![KEEP; 3];
+    if cx.wants(0) {
+        let w = cx.x(2)?;
+        let dims = DotDims { lhs_contract: one_dim(r - 1), rhs_contract: one_dim(0), ..DotDims::default() };
+        out[0] = dot(dy, w, dims, dy.dtype()).v;
+    }
+    if cx.wants(1) {
+        let x = cx.x(0)?;
+        let dims = DotDims { lhs_contract: rows.clone(), rhs_contract: rows.clone(), ..DotDims::default() };
+        out[1] = dot(dy, x, dims, dy.dtype()).v;
+    }
+    if cx.wants(2) {
+        out[2] = dy.opmath().sum(&rows).v;
+    }
+    Ok(out)
+}
+
 pub(super) static ROWS: &[Row] = rows![
     "mm" "mm.out" "bmm" "bmm.out" "mm.dtype" "mm.dtype_out" "bmm.dtype" "bmm.dtype_out" => product;
     "addmm" "addmm_" "addmm.out" "baddbmm" "baddbmm_" "baddbmm.out" => addmm;
     "addmm.dtype" "addmm.dtype_out" "baddbmm.dtype" "baddbmm.dtype_out" => addmm_dtype;
     "_addmm_activation" "_addmm_activation.out" => addmm_activation;
+    "linear" => linear;
+    "linear_backward" => linear_backward;
     "addbmm" "addbmm_" "addbmm.out" => addbmm;
     "mv" "mv.out" => mv;
     "addmv" "addmv_" "addmv.out" => addmv;
