@@ -302,6 +302,25 @@ add("bmm", case(T(2, 3, 4), T(2, 4, 5)))
 add("addmm", case(T(5), T(3, 4), T(4, 5)), case(T(3, 5), T(3, 4), T(4, 5), 0.5, 2.0), case(T(3, 5), T(3, 4), T(4, 5), 2, 3),
     case(V([nan]), T(3, 4), T(4, 5), 0, 1), case(V([nan]), T(3, 4), T(4, 5), 0.0, 1.5))
 add("addmm_", case(T(3, 5), T(3, 4), T(4, 5), 0.5, 2.0))
+LINEAR = [((3, 4), (5, 4)), ((2, 3, 4), (5, 4)), ((1, 4), (1, 4))]
+add("linear", *[case(T(*x), T(*w), b and T(w[0]), only=FLOATS) for x, w in LINEAR for b in (True, None)])
+
+
+def linear_gradients(x, w, mask):
+    def make(d):
+        return None if d not in FLOATS else (
+            resolve(T(*x), d), resolve(T(*x[:-1], w[0]), d), resolve(T(*w), d), list(mask))
+
+    return make
+
+
+add("linear_backward", *[linear_gradients(x, w, m) for x, w in LINEAR for m in ((1, 1, 1), (0, 1, 1), (1, 0, 0), (0, 0, 1))])
+
+
+def linear_backward(x, g, w, mask):
+    rows = g.reshape(-1, g.shape[-1])
+    out = g @ w, rows.T @ x.reshape(-1, x.shape[-1]), rows.sum(0)
+    return [t if m else None for t, m in zip(out, mask)]
 add("_addmm_activation", case(T(5), T(3, 4), T(4, 5)), case(T(5), T(3, 4), T(4, 5), 1, 1, True))
 add("baddbmm", case(T(2, 3, 5), T(2, 3, 4), T(2, 4, 5)), case(T(5), T(2, 3, 4), T(2, 4, 5), 0.5, 2.0))
 add("baddbmm_", case(T(2, 3, 5), T(2, 3, 4), T(2, 4, 5), 0.5, 2.0))
@@ -1006,7 +1025,7 @@ REFERENCE = {
     "_thnn_fused_gru_cell": gru_cell, "_thnn_fused_gru_cell_backward": gru_cell_backward,
     "_scaled_dot_product_fused_attention_overrideable": attention,
     "_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
-    "_fused_rms_norm_backward": rms_backward,
+    "_fused_rms_norm_backward": rms_backward, "linear_backward": linear_backward,
     "bernoulli": lambda x, *_: ref_bernoulli(x.clone(), x),
     "mm.dtype": lambda x, y, d: x.to(d) @ y.to(d), "bmm.dtype": lambda x, y, d: x.to(d) @ y.to(d),
     "addmm.dtype": lambda c, x, y, d, beta=1, alpha=1: beta * c.to(d) + alpha * (x.to(d) @ y.to(d)),
