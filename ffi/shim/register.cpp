@@ -41,11 +41,12 @@ bool overridden(const std::string& name) {
 
 // Precedence: a direct registration beats every composite, so only ops that really belong to a backend
 // get one. Implicit composites would lose their autograd formula; views and in-place views are
-// metadata that the default kernels get right.
+// metadata that the default kernels get right, and their copies are a view and a clone.
 bool wants_kernel(const c10::OperatorHandle& op, const std::string& name) {
   const auto has = [&](c10::DispatchKey k) { return op.hasKernelForDispatchKey(k); };
   if (has(c10::DispatchKey::CompositeImplicitAutograd)) return false;
   if (op.hasTag(at::Tag::inplace_view) || returns_view(op.schema())) return false;
+  if (op.hasTag(at::Tag::view_copy)) return false;
   if (overridden(name)) return true;
   if (has(c10::DispatchKey::CompositeExplicitAutograd)) return false;
   return has(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) || has(c10::DispatchKey::CPU) ||
@@ -98,6 +99,8 @@ void register_all() {
   own.def("has_materializer() -> bool", [] { return kHasMaterializer; });
   own.def("materialize(Tensor self) -> ()", [](const at::Tensor& t) { materialize(storage_of(t.unsafeGetTensorImpl())); });
   own.def("while_loop(Tensor[] carried, Tensor[] additional, int loop) -> Tensor[]");
+  own.def("while_loop_kept(Tensor[] carried, Tensor[] additional, int loop) -> Tensor[]");
+  own.def("while_loop_back(Tensor[] carried, Tensor[] additional, int loop) -> Tensor[]");
   own.def("loop_part(Tensor[] args, Tensor[] outs) -> int", &loop_part);
   register_replay(own);
   register_profiler();
