@@ -78,6 +78,13 @@ int64_t loop_part(const std::vector<at::Tensor>& args, const std::vector<at::Ten
   return check(rsx_loop_part(a.data(), a.size(), o.data(), o.size()));
 }
 
+// Loops under fake tensors: results are like what is carried.
+std::vector<at::Tensor> loop_meta(const std::vector<at::Tensor>& carried, const std::vector<at::Tensor>&, int64_t) {
+  std::vector<at::Tensor> outs;
+  for (const auto& t : carried) outs.push_back(at::empty_like(t));
+  return outs;
+}
+
 void register_all() {
   register_storage();
   register_device();
@@ -101,6 +108,8 @@ void register_all() {
   own.def("while_loop(Tensor[] carried, Tensor[] additional, int loop) -> Tensor[]");
   own.def("while_loop_kept(Tensor[] carried, Tensor[] additional, int loop) -> Tensor[]");
   own.def("while_loop_back(Tensor[] carried, Tensor[] additional, int loop) -> Tensor[]");
+  for (const char* name : {"while_loop", "while_loop_kept", "while_loop_back"})
+    own.impl(name, c10::DispatchKey::Meta, TORCH_FN(loop_meta));
   own.def("loop_part(Tensor[] args, Tensor[] outs) -> int", &loop_part);
   register_replay(own);
   register_profiler();

@@ -3,7 +3,9 @@
 ``torch.cond``: where a call is being recorded both branches are computed and the predicate selects, so that nothing is read
 on the host. Elsewhere, and where a branch writes its operands, the predicate is read: right, one host wait.
 
-Loops: ``_loops.py``.
+``scan``: its steps are recorded one by one into the program that it stands in; results are stacked at the end.
+
+``torch.while_loop``: ``_loops.py``.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from rsx import _C, _loops
 def register() -> None:
     """Give the higher-order ops their kernels for the device."""
     from torch._higher_order_ops.cond import cond_op
+    from torch._higher_order_ops.scan import scan_op
     from torch._higher_order_ops.while_loop import while_loop_op
 
     cond_op.py_impl(torch._C.DispatchKey.PrivateUse1)(cond)
     while_loop_op.py_impl(torch._C.DispatchKey.PrivateUse1)(_loops.while_loop)
+    scan_op.py_impl(torch._C.DispatchKey.PrivateUse1)(scan)
     while_loop_op.py_impl(torch._C.DispatchKey.AutogradPrivateUse1)(_loops.while_loop_autograd)
 
 
@@ -53,3 +57,17 @@ def _is_pure(branch: Any) -> bool:
         ):
             return False
     return True
+
+
+def scan(combine_fn: Any, init: Any, xs: Any, additional_inputs: Any) -> tuple:
+    """``scan`` on rsx tensors. PyTorch's own writes every step's results into the whole of all steps' results."""
+    carry: list = list(init)
+    steps: list[list] = []
+    for i in range(xs[0].shape[0]):
+        found = _pytree.tree_leaves(
+            combine_fn(*carry, *(x.select(0, i) for x in xs), *additional_inputs), is_leaf=lambda x: x is None
+        )
+        carry = found[: len(carry)]
+        steps.append(found[len(carry) :])
+    ys = (torch.stack(y) if isinstance(y[0], torch.Tensor) else None for y in zip(*steps, strict=True))
+    return (*carry, *ys)

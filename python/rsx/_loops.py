@@ -17,6 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from rsx import _C
 
@@ -45,8 +48,10 @@ def while_loop_autograd(cond_fn: Any, body_fn: Any, carried: tuple, additional: 
             return while_loop_op(cond_fn, body_fn, carried, additional, *rest, **named)
     needed = tuple(_needs_grad(x) for x in additional)
     pair = None if rest or any(named.values()) else _known(_record_pair, cond_fn, body_fn, carried, additional, needed)
-    if pair is None:
+    if pair is None and (rest or any(named.values()) or any(type(x) in _TRACED for x in operands)):
         return while_loop_autograd(cond_fn, body_fn, carried, additional, *rest, **named)
+    if pair is None:
+        return _by_host(cond_fn, body_fn, carried, additional)
     return _WithGradients.apply(pair, cond_fn, body_fn, len(carried), *operands)
 
 
@@ -82,17 +87,23 @@ class _WithGradients(torch.autograd.Function):
 
 
 def _differentiable(ctx: Any, operands: list, grads: tuple) -> list:
-    """Gradients that can be differentiated again: by PyTorch's formula, which runs the loop anew."""
-    from torch._higher_order_ops.while_loop import while_loop_autograd
-
+    """Gradients that can be differentiated again: the loop is run anew, by the host."""
     count = ctx.count
-    outs = while_loop_autograd(*ctx.functions, tuple(operands[:count]), tuple(operands[count:]))
-    pairs = [(o, g) for o, g in zip(outs, grads, strict=True) if o.requires_grad]
+    outs = _by_host(*ctx.functions, tuple(operands[:count]), tuple(operands[count:]))
+    pairs = [(o, g) for o, g in zip(outs, grads, strict=True) if _needs_grad(o)]
     wanted = [x for x in operands if _needs_grad(x)]
-    found = iter(
-        torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], create_graph=True, allow_unused=True)
-    )
-    return [next(found) if _needs_grad(x) else None for x in operands]
+    outs, grads = [o for o, _ in pairs], [g for _, g in pairs]
+    found = iter(torch.autograd.grad(outs, wanted, grads, create_graph=True, allow_unused=True) if pairs else ())
+    return [next(found, None) if _needs_grad(x) else None for x in operands]
+
+
+def _by_host(cond_fn: Any, body_fn: Any, carried: tuple, additional: tuple) -> tuple:
+    """The loop in Python, with the gradients that its iterations have. (PyTorch 2.13's own formula computes all of them
+    from the last iteration, and one for a loop that does not iterate; with random numbers it draws others.)"""
+    values = tuple(x.clone() if isinstance(x, torch.Tensor) else x for x in carried)
+    while cond_fn(*values, *additional):
+        values = body_fn(*values, *additional)
+    return values
 
 
 def _needs_grad(x: Any) -> bool:
@@ -151,9 +162,7 @@ def _known(record: Callable, cond_fn: Any, body_fn: Any, carried: tuple, additio
     """What ``record`` made of it; None if it cannot be recorded."""
     if not isinstance(body_fn, torch.fx.GraphModule) or not isinstance(cond_fn, torch.fx.GraphModule) or not carried:
         return None
-    if any(type(x) is not torch.Tensor or x.device.type != "rsx" for x in carried):
-        return None
-    if any(type(x) not in (int, float, bool) and (type(x) is not torch.Tensor or x.device.type != "rsx") for x in additional):
+    if not all(map(_is_fit, carried)) or not all(type(x) in (int, float, bool) or _is_fit(x) for x in additional):
         return None
     kind = lambda x: (x.shape, x.dtype) if isinstance(x, torch.Tensor) else x  # noqa: E731
     kinds = _Kinds(tuple(map(kind, carried)), tuple(map(kind, additional)))
@@ -161,8 +170,17 @@ def _known(record: Callable, cond_fn: Any, body_fn: Any, carried: tuple, additio
     # 1, 1.0 and True are equal and are not the same.
     key = (record, id(cond_fn), kinds, tuple(type(k) for k in kinds.additional), *more)
     if key not in known:
-        known[key] = (cond_fn, record(cond_fn, body_fn, kinds, *more))
+        with _disable_current_modes():  # torch.compile traces the loop's op, not what is in it
+            known[key] = (cond_fn, record(cond_fn, body_fn, kinds, *more))
     return known[key][1]
+
+
+_TRACED = (FakeTensor, FunctionalTensor)
+
+
+def _is_fit(x: Any) -> bool:
+    plain = type(x) in (torch.Tensor, *_TRACED) and x.device.type == "rsx"
+    return plain and all(type(n) is int for n in x.shape)
 
 
 _TRUTH = [(torch.Size([]), torch.bool)]
@@ -207,7 +225,6 @@ def _gradient(body_fn: Any, kinds: _Kinds, needed: tuple) -> tuple | None:
     """One step of the backward pass, as a graph: of the gradients of what the body gave, the sums so far, what the
     iteration began with and additional tensors. Only what it needs is among its arguments."""
     from torch._higher_order_ops.utils import create_bw_fn
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
     count, tensors = len(kinds.carried), kinds.tensors
