@@ -274,7 +274,7 @@ def test_gradients_through_a_compiled_loop():
     gradient = lambda n: gradients(lambda _, *args: g(*args), None, (number(n), x, w), D)  # noqa: E731
     for _ in range(4):
         gradient(3)
-    rsx.synchronize()
+    rsx.wait_for_compiles()
     rsx.reset_metrics()
     for k in (1, 9):
         compare(gradient(k), gradients(f, by_hand, (number(k), x, w), "cpu"))
