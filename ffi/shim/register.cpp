@@ -5,13 +5,11 @@
 namespace rsx {
 
 void register_profiler();  // profiler.cpp
-EagerKernel attention_kernel(const std::string& name);
 EagerKernel cell_kernel(const std::string& name);
 EagerKernel norm_kernel(const std::string& name);
 EagerKernel random_kernel(const std::string& name);
 
 EagerKernel eager_kernel(const std::string& name) {
-  if (auto* k = attention_kernel(name)) return k;
   if (auto* k = cell_kernel(name)) return k;
   if (auto* k = norm_kernel(name)) return k;
   return random_kernel(name);
@@ -34,8 +32,7 @@ bool overridden(const std::string& name) {
   static const std::unordered_set<std::string> names = {
       "aten::convolution", "aten::convolution_backward", "aten::native_layer_norm", "aten::native_group_norm",
       "aten::embedding", "aten::zero_", "aten::fill_.Scalar", "aten::masked_fill_.Scalar", "aten::mul.Scalar",
-      "aten::mul_.Scalar", "aten::_scaled_dot_product_fused_attention_overrideable",
-      "aten::_scaled_dot_product_fused_attention_overrideable_backward"};
+      "aten::mul_.Scalar"};
   return names.count(name) || name.compare(0, 14, "aten::_foreach") == 0;
 }
 

@@ -285,8 +285,7 @@ def visible(out):
 
 
 # docs/guide.md lists these.
-ATTENTION = "attention", "attention causal", "attention masked", "attention over other keys", "attention, wider values", "attention double"
-DIFFERENT = dict.fromkeys((*ATTENTION, "grad attention"), "as PyTorch's meta function says, which torch.compile goes by") | {
+DIFFERENT = {
     "grad group_norm": "PyTorch makes the input contiguous on every device but the CPU",
     "select_scatter": "the CPU keeps the gaps of a sliced input",
     "slice_scatter": "the CPU keeps the gaps of a sliced input",
