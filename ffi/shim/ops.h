@@ -30,6 +30,8 @@ void register_copies(Registrar& r);     // ops_copy.cpp
 void register_storages(Registrar& r);   // ops_storage.cpp
 void register_indexing(Registrar& r);   // ops_index.cpp
 void register_attention(Registrar& r);
+void register_layouts(Registrar& r);    // ops_layout.cpp
+void register_layouts(torch::Library& autograd);
 void register_device();                 // device.cpp
 void register_host_allocator();         // host_alloc.cpp
 void register_autocast(torch::Library& lib);

@@ -43,7 +43,7 @@ bool wants_kernel(const c10::OperatorHandle& op, const std::string& name) {
   const auto has = [&](c10::DispatchKey k) { return op.hasKernelForDispatchKey(k); };
   if (has(c10::DispatchKey::CompositeImplicitAutograd)) return false;
   if (op.hasTag(at::Tag::inplace_view) || returns_view(op.schema())) return false;
-  if (op.hasTag(at::Tag::view_copy)) return false;
+  if (op.hasTag(at::Tag::view_copy) && name.find("scatter") == std::string::npos) return false;
   if (overridden(name)) return true;
   if (has(c10::DispatchKey::CompositeExplicitAutograd)) return false;
   return has(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) || has(c10::DispatchKey::CPU) ||
@@ -93,10 +93,12 @@ void register_all() {
   register_storages(r);
   register_indexing(r);
   register_attention(r);
+  register_layouts(r);
   register_boxed(r);
   library(torch::Library::IMPL, "_", kKey).fallback(torch::CppFunction::makeFromBoxedFunction<&backend_fallback>());
   constexpr auto autocast = c10::DispatchKey::AutocastPrivateUse1;
   library(torch::Library::IMPL, "_", autocast).fallback(torch::CppFunction::makeFallthrough());
+  register_layouts(library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1));
   register_autocast(library(torch::Library::IMPL, "aten", autocast));
   auto& own = library(torch::Library::DEF, "rsx", std::nullopt);
   own.def("default_generator() -> Generator?", [] { return std::optional<at::Generator>(default_generator()); });
