@@ -35,7 +35,12 @@ fn of_heads<'a>(g: Ex<'a>, kept: i64) -> Ex<'a> {
 
 fn pairs(lhs: i64, rhs: i64) -> DotDims {
     let dims = |d: &[i64]| Dims::from_slice(d);
-    DotDims { lhs_batch: dims(&[0, 1]), rhs_batch: dims(&[0, 1]), lhs_contract: dims(&[lhs]), rhs_contract: dims(&[rhs]) }
+    DotDims {
+        lhs_batch: dims(&[0, 1]),
+        rhs_batch: dims(&[0, 1]),
+        lhs_contract: dims(&[lhs]),
+        rhs_contract: dims(&[rhs]),
+    }
 }
 
 /// The product of matrices per head over dimension `l` of `x` and `r` of `y`.
@@ -124,15 +129,6 @@ fn backward(cx: &mut Cx) -> Lowered {
         results.push(if cx.wants(n) { shaped(cx, g, n)?.v } else { KEEP });
     }
     Ok(results)
-}
-
-/// Undoes broadcasting from `dims`.
-pub(super) fn sum_to<'a>(x: Ex<'a>, dims: &[i64]) -> Ex<'a> {
-    let lead = x.rank() - dims.len();
-    let over: Dims = (0..x.rank() as i64)
-        .filter(|&d| (d as usize) < lead || (dims[d as usize - lead] == 1 && x.size(d as usize) != 1))
-        .collect();
-    x.sum(&over).reshape(dims)
 }
 
 pub(super) static ROWS: &[Row] = rows![
