@@ -53,8 +53,11 @@ pub(crate) fn node(run: &mut Run<'_>, n: usize) {
         storages.push(Bytes { ptr: buffer.ptr(), len });
         held.push(buffer);
     }
-    if let Err(fault) = run.writes(node) {
-        return skip(run, n, &fault);
+    if let Err(fault) = run.writes(n) {
+        if !run.is_stopped() {
+            skip(run, n, &fault);
+        }
+        return;
     }
     let mut outputs = Outputs { shared: run.shared, buffers: SmallVec::new(), short: None };
     outputs.buffers.resize(trace.outputs(node).len(), None);

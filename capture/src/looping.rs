@@ -4,6 +4,9 @@
 //! ([`Scratch`]), and compiled like segments. The loop itself is one node of the user's trace, which names the loop by a
 //! hash of its contents: the trace's key says all of it, in every process. The executor runs it: the predicate is read
 //! there, so that no thread of the user's waits and nothing is cut.
+//!
+//! For gradients, a loop keeps what its iterations began with ([`Tape`]); a second loop walks that backwards. How many
+//! iterations there were is known to the executor alone.
 use crate::cache::Entry;
 use crate::compiled;
 use crate::eager;
@@ -13,7 +16,7 @@ use crate::run::Run;
 use crate::schedule::Schedule;
 use crate::shared::Shared;
 use crate::{Session, Tier};
-use rsx_devices::Buffer;
+use rsx_devices::{Buffer, Memory};
 use rsx_lazy::record::Limits;
 use rsx_lazy::words::{Arg, TensorArg};
 use rsx_lazy::{EngineErrorKind, Fault, FrameId, Node, Recorder, SegmentSink, Storage, Trace};
@@ -24,6 +27,13 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// The op that a loop is recorded as: `while_loop(Tensor[] carried, Tensor[] additional, int loop) -> Tensor[]`.
 pub const OP: &str = "rsx::while_loop";
+
+/// The same, and keeps a tape. The last value carried counts the iterations; the tape belongs to its result.
+pub(crate) const KEPT: &str = "rsx::while_loop_kept";
+
+/// Walks a tape backwards: `while_loop_back(Tensor[] carried, Tensor[] additional, int loop) -> Tensor[]`, where
+/// `additional` begins with the count. The body is a function of what is carried, what the tape has and the rest.
+pub(crate) const BACK: &str = "rsx::while_loop_back";
 
 /// Epochs of scratch recorders begin here: storages must not take them for the main recorder's.
 const EPOCHS: u32 = 1 << 31;
@@ -199,33 +209,78 @@ const GONE: &str = "a result of a loop's part has no memory";
 
 /// Condition and body.
 pub struct Loop {
-    condition: Part,
+    /// None: as often as a tape has entries.
+    condition: Option<Part>,
     body: Part,
+    /// Which of the values carried go on the tape.
+    kept: Vec<usize>,
 }
 
 impl Loop {
-    /// `condition` gives one boolean, `body` as many results as the loop carries values.
-    pub fn new(condition: Part, body: Part) -> Result<Loop, String> {
-        if condition.outs.len() != 1 || body.outs.len() > body.args.len() || condition.args.len() != body.args.len() {
+    /// `condition` gives one boolean, `body` as many results as the loop carries values. `kept`: which of these a tape
+    /// keeps; the last counts the iterations then.
+    pub fn new(condition: Option<Part>, body: Part, kept: Vec<usize>) -> Result<Loop, String> {
+        let fits = condition.as_ref().is_none_or(|c| c.outs.len() == 1 && c.args.len() == body.args.len());
+        if !fits || body.outs.len() > body.args.len() || kept.iter().any(|&i| i >= body.outs.len()) {
             return Err("its parts do not fit together".into());
         }
-        Ok(Loop { condition, body })
+        Ok(Loop { condition, body, kept })
     }
 
     /// Stands for the loop in traces; equal loops have equal numbers in every process. Not negative.
     fn id(&self) -> i64 {
-        let text = [self.condition.hash, self.body.hash].map(u64::to_le_bytes).concat();
+        let mut text = [self.condition.as_ref().map_or(0, |c| c.hash), self.body.hash].map(u64::to_le_bytes).concat();
+        text.extend(self.kept.iter().flat_map(|i| i.to_le_bytes()));
         (xxh3_64(&text) >> 1) as i64
+    }
+}
+
+/// What each iteration of a loop began with, of the values that its gradients need.
+type Tape = Vec<SmallVec<[Buffer; 4]>>;
+
+/// The count of a loop's iterations, with the tape they left: the tape lives as long as the count does.
+struct Counted {
+    count: Buffer,
+    _tape: Arc<Tape>,
+}
+
+impl Memory for Counted {
+    fn ptr(&self) -> *mut u8 {
+        self.count.ptr()
+    }
+    fn len(&self) -> usize {
+        self.count.len()
     }
 }
 
 /// The loops of a session.
 #[derive(Default)]
-pub(crate) struct Loops(Mutex<ahash::AHashMap<i64, Arc<Loop>>>);
+pub(crate) struct Loops {
+    known: Mutex<ahash::AHashMap<i64, Arc<Loop>>>,
+    /// Tapes by the address of their count. Where the count is gone, so is the tape.
+    tapes: Mutex<ahash::AHashMap<usize, Weak<Tape>>>,
+}
 
 impl Loops {
     fn lock(&self) -> MutexGuard<'_, ahash::AHashMap<i64, Arc<Loop>>> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
+        self.known.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn tapes(&self) -> MutexGuard<'_, ahash::AHashMap<usize, Weak<Tape>>> {
+        self.tapes.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// `count` with the tape that belongs to it.
+    fn with_tape(&self, count: Buffer, tape: Tape) -> Buffer {
+        let tape = Arc::new(tape);
+        let mut tapes = self.tapes();
+        tapes.retain(|_, tape| tape.strong_count() > 0);
+        tapes.insert(count.ptr() as usize, Arc::downgrade(&tape));
+        Buffer::new(Counted { count, _tape: tape })
+    }
+
+    fn tape_of(&self, count: &Buffer) -> Option<Arc<Tape>> {
+        self.tapes().get(&(count.ptr() as usize))?.upgrade()
     }
 }
 
@@ -241,7 +296,8 @@ impl Session {
 /// Does `node` stand for a loop?
 pub(crate) fn is_loop(node: &Node) -> bool {
     // Few ops are not of PyTorch: the first letter tells.
-    node.sig.op.name.starts_with('r') && node.sig.op.name == OP
+    let name = node.sig.op.name.as_str();
+    name.starts_with('r') && [OP, KEPT, BACK].contains(&name)
 }
 
 /// Runs node `n`, which stands for a loop. What cannot be had of its results is poisoned.
@@ -262,38 +318,71 @@ fn iterate(run: &Run<'_>, n: usize) -> Result<Vec<Buffer>, Arc<Fault>> {
     };
     let known = shared.loops.lock().get(&id).cloned();
     let known = known.ok_or_else(|| broken("a loop that this process does not know"))?;
-    let mut values: Vec<Buffer> = Vec::with_capacity(carried.len() + additional.len());
     let mut first: SmallVec<[*mut u8; 8]> = SmallVec::new();
-    for arg in carried.iter().chain(additional) {
-        let Arg::Tensor(t) = arg else { return Err(broken("a loop over something that is no tensor")) };
-        let index = run.trace.inputs(node)[t.storage as usize];
-        let whole = run.buffer(index, n)?;
-        first.push(whole.ptr());
-        values.push(window(run, n, whole, t)?);
-    }
-    if known.body.args.len() != values.len() || known.body.outs.len() != carried.len() {
-        return Err(broken("a loop over other values"));
-    }
-    let sequence = run.trace.sequence;
-    while truth(&known.condition.run(shared, &values, sequence)?[0]) {
+    let mut dense = |args: &[Arg]| {
+        let value = |arg: &Arg| {
+            let Arg::Tensor(t) = arg else { return Err(broken("a loop over something that is no tensor")) };
+            let index = run.trace.inputs(node)[t.storage as usize];
+            let whole = run.buffer(index, n)?;
+            first.push(whole.ptr());
+            window(run, n, whole, t)
+        };
+        args.iter().map(value).collect::<Result<Vec<Buffer>, _>>()
+    };
+    let (carried, mut rest) = (dense(carried)?, dense(additional)?);
+    let next = |values: &[Buffer]| {
         Counters::add(&shared.counters.loop_iterations, 1);
         if shared.is_abandoned() {
             return Err(broken("the device is shutting down"));
         }
-        let next = known.body.run(shared, &values, sequence)?;
-        values.splice(..carried.len(), next);
+        let next = known.body.run(shared, values, run.trace.sequence)?;
+        if next.len() == carried.len() { Ok(next) } else { Err(broken("a loop over other values")) }
+    };
+    let fits = |part: &Part, values: &[Buffer]| {
+        if part.args.len() == values.len() { Ok(()) } else { Err(broken("a loop over other values")) }
+    };
+    let mut values = carried.clone();
+    if let Some(condition) = &known.condition {
+        let (keeps, mut tape) = (node.sig.op.name == KEPT, Tape::new());
+        values.extend(rest);
+        fits(&known.body, &values)?;
+        while truth(&condition.run(shared, &values, run.trace.sequence)?[0]) {
+            let next = next(&values)?;
+            if keeps {
+                tape.push(known.kept.iter().map(|&i| values[i].clone()).collect());
+            }
+            values.splice(..carried.len(), next);
+        }
+        values.truncate(carried.len());
+        own(run, n, &mut values, &first)?;
+        if keeps {
+            let count = values.pop().ok_or_else(|| broken("a loop without a count"))?;
+            values.push(shared.loops.with_tape(count, tape));
+        }
+    } else {
+        let tape = if rest.is_empty() { None } else { shared.loops.tape_of(&rest.remove(0)) };
+        for entry in tape.ok_or_else(|| broken("a loop whose iterations were not kept"))?.iter().rev() {
+            values.extend(entry.iter().chain(&rest).cloned());
+            fits(&known.body, &values)?;
+            values = next(&values)?;
+        }
+        own(run, n, &mut values, &first)?;
     }
-    // Results are memory of their own: not an operand's, not each other's.
-    values.truncate(carried.len());
+    Ok(values)
+}
+
+/// Results of node `n` are memory of their own: not an operand's (`first`), not each other's.
+fn own(run: &Run<'_>, n: usize, values: &mut [Buffer], first: &[*mut u8]) -> Result<(), Arc<Fault>> {
     for i in 0..values.len() {
         let taken = first.contains(&values[i].ptr()) || values[..i].iter().any(|v| v.ptr() == values[i].ptr());
         if taken {
-            let own = run.fresh(run.trace.outputs(node)[i], n)?;
-            own.copy_from(&values[i], own.len().min(values[i].len())).map_err(|e| broken(&e.to_string()))?;
+            let own = run.fresh(run.trace.outputs(&run.trace.nodes[n])[i], n)?;
+            let copied = own.copy_from(&values[i], own.len().min(values[i].len()));
+            copied.map_err(|e| run.fault(EngineErrorKind::Internal, Some(n), e.to_string()))?;
             values[i] = own;
         }
     }
-    Ok(values)
+    Ok(())
 }
 
 /// The bytes of a dense tensor: its storage's memory, or a copy where it is a part of that.

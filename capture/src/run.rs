@@ -4,7 +4,7 @@ use crate::schedule::Schedule;
 use crate::shared::Shared;
 use rsx_devices::Buffer;
 use rsx_lazy::storage::StorageState;
-use rsx_lazy::{EngineErrorKind, Fault, FrameId, Node, Trace};
+use rsx_lazy::{EngineErrorKind, Fault, FrameId, Trace};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,16 +21,26 @@ pub(crate) struct Run<'a> {
     blank: RefCell<Vec<u32>>,
     /// Memory ran short in this run, or before for something that it reads.
     short: OnceCell<Arc<Fault>>,
-    /// A shortage ends the run, as if it had not begun, while nothing that existed before has changed.
+    /// A shortage ends the run, as if it had not begun, while what existed before can be put back.
     stoppable: Cell<bool>,
     stopped: Cell<bool>,
+    /// While it is stoppable and memory has a limit: what storages held that existed before and were written to (small
+    /// ones: running statistics), and those that nobody uses any more.
+    before: RefCell<Vec<(u32, Buffer)>>,
+    unused: RefCell<Vec<u32>>,
 }
+
+/// Of the memory limit, what copies of small storages may take so that a run can be undone.
+const COPIES: u64 = 64;
+/// Of the bytes that a run needs, what blocks are larger than what lies in them.
+const ROUNDING: u64 = 32;
 
 impl<'a> Run<'a> {
     pub(crate) fn new(shared: &'a Shared, trace: &'a Trace, schedule: &'a Schedule) -> Run<'a> {
         let (stoppable, stopped) = (Cell::new(false), Cell::new(false));
         let blank = RefCell::default();
-        Run { shared, trace, schedule, blank, short: OnceCell::new(), stoppable, stopped }
+        let (before, unused) = (RefCell::default(), RefCell::default());
+        Run { shared, trace, schedule, blank, short: OnceCell::new(), stoppable, stopped, before, unused }
     }
 
     /// Whether a shortage of memory ends the run: see [`Run::rewind`].
@@ -48,26 +58,60 @@ impl<'a> Run<'a> {
         for u in self.trace.storages.iter().filter(|u| u.created) {
             *u.storage.state() = StorageState::default();
         }
+        self.before.take().into_iter().for_each(|(i, buffer)| self.assign(i, buffer));
+        self.unused.take();
         self.stopped.set(false);
     }
 
-    /// Something that existed before the run is about to change.
+    /// Something that existed before the run is about to change for good.
     fn changes(&self) {
         self.stoppable.set(false);
+        self.before.take();
+        let unused = self.unused.take();
+        self.free(&unused);
     }
 
-    /// What `node` writes in place is about to change. The shortage that forbids it, if there was one.
-    pub(crate) fn writes(&self, node: &Node) -> Result<(), Arc<Fault>> {
+    /// What node `n` writes in place is about to change. The shortage that forbids it, if there was one.
+    pub(crate) fn writes(&self, n: usize) -> Result<(), Arc<Fault>> {
         if !self.stoppable.get() && self.short.get().is_none() {
             return Ok(());
         }
+        let written = self.trace.writes(&self.trace.nodes[n]);
         // Memory that never had a value (`torch.empty`: an optimizer's state about to be filled) has none to keep.
         let is_new = |i: u32| self.trace.storages[i as usize].created || self.blank.borrow().contains(&i);
-        if self.trace.writes(node).iter().all(|&i| is_new(i)) {
+        if written.iter().all(|&i| is_new(i)) {
             return Ok(());
+        }
+        if let Some(limit) = self.shared.backend.memory_limit().filter(|_| self.stoppable.get()) {
+            if written.iter().all(|&i| is_new(i) || self.keeps_copy(i, limit)) {
+                return Ok(());
+            }
+            // The last chance to run the segment compiled. What is needed from here on is known, but for its rounding.
+            if let Some(need) = self.lacks(n..self.trace.nodes.len()) {
+                return Err(self.fault(EngineErrorKind::OutOfMemory, Some(n), format!("{need} bytes are needed")));
+            }
         }
         self.changes();
         self.short.get().map_or(Ok(()), |fault| Err(fault.clone()))
+    }
+
+    /// Keeps what storage `i` holds, so that it can be put back, if that is little.
+    fn keeps_copy(&self, i: u32, limit: u64) -> bool {
+        let mut before = self.before.borrow_mut();
+        if before.iter().any(|b| b.0 == i) {
+            return true;
+        }
+        let storage = &self.trace.storages[i as usize].storage;
+        let bytes = storage.nbytes();
+        let kept: usize = before.iter().map(|b| b.1.len()).sum();
+        if (kept + bytes) as u64 > limit / COPIES {
+            return false;
+        }
+        let Some(buffer) = storage.state().buffer.clone() else { return false };
+        let Ok(copy) = self.shared.allocate(bytes) else { return false };
+        let copied = copy.copy_from(&buffer, bytes.min(buffer.len())).is_ok();
+        before.push((i, copy));
+        copied
     }
 
     /// A bound of the device forbids that the nodes of `range` run one by one: bytes they would hold at once.
@@ -75,6 +119,7 @@ impl<'a> Run<'a> {
         let limit = self.shared.backend.memory_limit()?;
         let has_memory = self.trace.storages.iter().map(|u| u.storage.state().buffer.is_some()).collect();
         let need = self.schedule.peak(self.trace, range, has_memory);
+        let need = need + need / ROUNDING;
         (self.shared.backend.memory().live.saturating_add(need) > limit).then_some(need)
     }
 
@@ -152,7 +197,11 @@ impl<'a> Run<'a> {
             let storage = &self.trace.storages[i as usize].storage;
             // Somebody may have got hold of it by its address meanwhile.
             if !storage.is_live_outside() {
-                if !self.trace.storages[i as usize].created {
+                if self.stoppable.get() && !self.trace.storages[i as usize].created {
+                    if self.shared.backend.memory_limit().is_some() {
+                        self.unused.borrow_mut().push(i);
+                        continue;
+                    }
                     self.changes();
                 }
                 let buffer = storage.state().buffer.take();

@@ -134,18 +134,27 @@ bool accepts_convolution(const OpInfo& op, const IValue* args) {
   const auto at_dim = [](const std::vector<int64_t>& v, size_t k) { return v[std::min(k, v.size() - 1)]; };
   for (size_t k = 0; args[6].toBool() && k < more.size() && !stride.empty() && !dilation.empty(); ++k)
     if (more[k] >= std::max(at_dim(stride, k), at_dim(dilation, k))) return false;
+  const auto has_none = [](const at::Tensor& t) {  // the batch aside
+    const auto sizes = t.sizes();
+    return !sizes.empty() && std::find(sizes.begin() + 1, sizes.end(), 0) != sizes.end();
+  };
   HostScope scope;
-  Stack host;
-  for (uint32_t i = 0; i < op.nargs; ++i) {
-    host.push_back(map_tensors(args[i], [&](const at::Tensor& t) {
-      if (!t.defined()) return t;
-      auto sizes = t.sizes().vec();
-      if (i == 0) sizes[0] = 0;
-      return at::Tensor(at::detail::empty_cpu(sizes, at::TensorOptions().dtype(t.scalar_type())));
-    }));
-  }
-  try {
+  const auto result = [&](bool of_none) {
+    Stack host;
+    for (uint32_t i = 0; i < op.nargs; ++i) {
+      host.push_back(map_tensors(args[i], [&](const at::Tensor& t) {
+        if (!t.defined()) return t;
+        auto sizes = t.sizes().vec();
+        if (i == 0 && of_none) sizes[0] = 0;
+        return at::zeros(sizes, at::TensorOptions().dtype(t.scalar_type()));
+      }));
+    }
     run_host_kernel(op, host, Seed{});
+    return host[0].toTensor();
+  };
+  try {
+    // Without an image to convolve, or to give, the whole batch computes nothing either, and may be refused.
+    if (has_none(result(true)) || has_none(input)) result(false);
   } catch (const c10::Error&) {
     return false;
   }

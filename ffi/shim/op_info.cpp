@@ -50,7 +50,7 @@ void special_cases(OpInfo& op) {
     op.rule = Rule::kInPlace;
   }
   if (starts_with(n, "aten::_amp_")) op.rule = Rule::kInPlace;
-  if (n == "rsx::while_loop") {
+  if (starts_with(n, "rsx::while_loop")) {
     op.rule = Rule::kCarried;
     op.immediate = false;
   }

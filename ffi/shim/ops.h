@@ -31,6 +31,7 @@ void register_storages(Registrar& r);   // ops_storage.cpp
 void register_indexing(Registrar& r);   // ops_index.cpp
 void register_attention(Registrar& r);
 void register_linear(Registrar& r, torch::Library& autograd);  // linear.cpp
+void register_layouts(Registrar& r, torch::Library& autograd);  // ops_layout.cpp
 void register_device();                 // device.cpp
 void register_host_allocator();         // host_alloc.cpp
 void register_autocast(torch::Library& lib);

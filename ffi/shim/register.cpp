@@ -5,14 +5,12 @@
 namespace rsx {
 
 void register_profiler();  // profiler.cpp
-EagerKernel attention_kernel(const std::string& name);
 EagerKernel cell_kernel(const std::string& name);
 EagerKernel linear_kernel(const std::string& name);
 EagerKernel norm_kernel(const std::string& name);
 EagerKernel random_kernel(const std::string& name);
 
 EagerKernel eager_kernel(const std::string& name) {
-  if (auto* k = attention_kernel(name)) return k;
   if (auto* k = cell_kernel(name)) return k;
   if (auto* k = linear_kernel(name)) return k;
   if (auto* k = norm_kernel(name)) return k;
@@ -36,18 +34,18 @@ bool overridden(const std::string& name) {
   static const std::unordered_set<std::string> names = {
       "aten::convolution", "aten::convolution_backward", "aten::native_layer_norm", "aten::native_group_norm",
       "aten::embedding", "aten::zero_", "aten::fill_.Scalar", "aten::masked_fill_.Scalar", "aten::mul.Scalar",
-      "aten::mul_.Scalar", "aten::_scaled_dot_product_fused_attention_overrideable",
-      "aten::_scaled_dot_product_fused_attention_overrideable_backward"};
+      "aten::mul_.Scalar"};
   return names.count(name) || name.compare(0, 14, "aten::_foreach") == 0;
 }
 
 // Precedence: a direct registration beats every composite, so only ops that really belong to a backend
 // get one. Implicit composites would lose their autograd formula; views and in-place views are
-// metadata that the default kernels get right.
+// metadata that the default kernels get right, and their copies are a view and a clone.
 bool wants_kernel(const c10::OperatorHandle& op, const std::string& name) {
   const auto has = [&](c10::DispatchKey k) { return op.hasKernelForDispatchKey(k); };
   if (has(c10::DispatchKey::CompositeImplicitAutograd)) return false;
   if (op.hasTag(at::Tag::inplace_view) || returns_view(op.schema())) return false;
+  if (op.hasTag(at::Tag::view_copy) && name.find("scatter") == std::string::npos) return false;
   if (overridden(name)) return true;
   if (has(c10::DispatchKey::CompositeExplicitAutograd)) return false;
   return has(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) || has(c10::DispatchKey::CPU) ||
@@ -79,6 +77,13 @@ int64_t loop_part(const std::vector<at::Tensor>& args, const std::vector<at::Ten
   return check(rsx_loop_part(a.data(), a.size(), o.data(), o.size()));
 }
 
+// Loops under fake tensors: results are like what is carried.
+std::vector<at::Tensor> loop_meta(const std::vector<at::Tensor>& carried, const std::vector<at::Tensor>&, int64_t) {
+  std::vector<at::Tensor> outs;
+  for (const auto& t : carried) outs.push_back(at::empty_like(t));
+  return outs;
+}
+
 void register_all() {
   register_storage();
   register_device();
@@ -90,7 +95,9 @@ void register_all() {
   register_storages(r);
   register_indexing(r);
   register_attention(r);
-  register_linear(r, library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1));
+  auto& autograd = library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1);
+  register_linear(r, autograd);
+  register_layouts(r, autograd);
   register_boxed(r);
   library(torch::Library::IMPL, "_", kKey).fallback(torch::CppFunction::makeFromBoxedFunction<&backend_fallback>());
   constexpr auto autocast = c10::DispatchKey::AutocastPrivateUse1;
@@ -101,6 +108,10 @@ void register_all() {
   own.def("has_materializer() -> bool", [] { return kHasMaterializer; });
   own.def("materialize(Tensor self) -> ()", [](const at::Tensor& t) { materialize(storage_of(t.unsafeGetTensorImpl())); });
   own.def("while_loop(Tensor[] carried, Tensor[] additional, int loop) -> Tensor[]");
+  own.def("while_loop_kept(Tensor[] carried, Tensor[] additional, int loop) -> Tensor[]");
+  own.def("while_loop_back(Tensor[] carried, Tensor[] additional, int loop) -> Tensor[]");
+  for (const char* name : {"while_loop", "while_loop_kept", "while_loop_back"})
+    own.impl(name, c10::DispatchKey::Meta, TORCH_FN(loop_meta));
   own.def("loop_part(Tensor[] args, Tensor[] outs) -> int", &loop_part);
   register_replay(own);
   register_profiler();

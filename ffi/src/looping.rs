@@ -126,14 +126,19 @@ pub(crate) fn part_drop(id: i32) {
     drop(part);
 }
 
-/// Makes a loop of two parts, which are used up: its number, for `torch.ops.rsx.while_loop`. Raises ValueError.
+/// Makes a loop of two parts, which are used up: its number, for `torch.ops.rsx.while_loop`; with values that are `kept`
+/// for `while_loop_kept`, without a condition for `while_loop_back`. Raises ValueError.
 #[pyfunction]
-pub(crate) fn loop_new(py: Python<'_>, condition: i32, body: i32) -> PyResult<i64> {
+#[pyo3(signature = (condition, body, kept = Vec::new()))]
+pub(crate) fn loop_new(py: Python<'_>, condition: Option<i32>, body: i32, kept: Vec<usize>) -> PyResult<i64> {
     let mut parts = parts();
-    let found = (parts.remove(&condition), parts.remove(&body));
+    let found = (condition.map(|id| parts.remove(&id)), parts.remove(&body));
     drop(parts);
-    let (Some(condition), Some(body)) = found else { return Err(PyValueError::new_err("no such part")) };
-    let new = Loop::new(condition, body).map_err(PyValueError::new_err)?;
+    let (condition, body) = match found {
+        (Some(None), _) | (_, None) => return Err(PyValueError::new_err("no such part")),
+        (condition, Some(body)) => (condition.flatten(), body),
+    };
+    let new = Loop::new(condition, body, kept).map_err(PyValueError::new_err)?;
     Ok(session().map_err(|e| exception(py, e))?.add_loop(new))
 }
 

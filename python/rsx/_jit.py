@@ -199,13 +199,18 @@ class JitFunction:
         call_args, call_kwargs = _substitute(args, kwargs, leaves, tracker)
         call = Call(around.leaves)
         with _rates(around, tracker) as rates, _Backward() as backward:
-            out = call.run(lambda: self.fn(*call_args, **call_kwargs))
+
+            def results() -> tuple:
+                flat, spec = _pytree.tree_flatten(self.fn(*call_args, **call_kwargs))
+                if backward.ran:
+                    # The graph is used up. Replays have none, so no call gives one. It goes before the recording ends:
+                    # what it still holds (attributes of `ctx`) is not something that the call leaves behind.
+                    flat = [x.detach() if isinstance(x, torch.Tensor) and x.grad_fn is not None else x for x in flat]
+                return flat, spec
+
+            flat, spec = call.run(results)
         tracker.open = False
-        flat, spec = _pytree.tree_flatten(out)
         flat = [plain(x) for x in flat]
-        if backward.ran:
-            # The graph is used up. Replays have none, so no call gives one.
-            flat = [x.detach() if isinstance(x, torch.Tensor) and x.grad_fn is not None else x for x in flat]
         out = _pytree.tree_unflatten(flat, spec)
         outs = [x for x in flat if isinstance(x, torch.Tensor)]
         constants = [(i, x) for i, x in enumerate(flat) if not isinstance(x, torch.Tensor)]

@@ -276,6 +276,34 @@ def test_a_step_that_fits_compiled_passes_under_the_limit():
     assert [t.split()[0] for t in tight[:6]] == list("012345")
 
 
+SIZES = """
+import rsx, torch, torch.nn as nn
+torch.manual_seed(0)
+net = nn.Sequential(*[layer for _ in range(6) for layer in (nn.Linear(512, 512), NORM)]).to("rsx")
+opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
+losses = []
+for batch in (1900, 1863, 1826, 1789):
+    x = torch.randn(batch, 512).to("rsx")
+    opt.zero_grad()
+    loss = net(x).square().mean()
+    loss.backward()
+    opt.step()
+    losses.append(round(loss.item(), 3))
+print(losses)
+print(rsx.metrics()["peak_bytes"])
+"""
+
+
+@pytest.mark.parametrize("norm", ["nn.GELU()", "nn.BatchNorm1d(512)"])
+def test_no_tier_needs_more_than_the_compiled_program(norm):
+    def run(**env):
+        return python(SIZES.replace("NORM", norm), RSX_CACHE_DIR="", **env).stdout.splitlines()
+
+    losses, peak = run(RSX_TIER="compiled")
+    for percent in (100, 104):  # a run op by op is tried, and lacks memory on the way
+        assert run(RSX_TIER="auto", RSX_MEMORY_LIMIT=str(int(peak) * percent // 100))[0] == losses
+
+
 def test_one_error_for_a_step_without_memory_and_the_next_works():
     out = python("batch = 8192\n" + TRAINING, RSX_CACHE_DIR="", RSX_TIER="auto", RSX_MEMORY_LIMIT="64M").stdout.splitlines()
     steps = [line for line in out if line[0].isdigit()]

@@ -722,56 +722,28 @@ def gru_cell_backward(ghy, work, bias):
 
 
 # Attention.
-def scores_mask(q, k, bias, causal):
-    mask = torch.zeros(q.shape[-2], k.shape[-2], dtype=f64)
-    if causal:
-        mask = mask.masked_fill(torch.ones_like(mask, dtype=b8).tril().logical_not(), -inf)
-    return mask + bias.double() if bias is not None else mask
-
-
-def attention(q, k, v, bias=None, dropout_p=0.0, causal=False, debug=False, scale=None):
-    k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
-    s = q.double() @ k.double().transpose(-1, -2) * (scale or 1 / math.sqrt(q.shape[-1])) + scores_mask(q, k, bias, causal)
-    out = (torch.softmax(s, -1) @ v.double()).to(q.dtype)
-    zero = torch.zeros((), dtype=i64)
-    return (out, torch.logsumexp(s, -1).float().reshape(-1, *s.shape[-3:-1]), None, None, q.shape[-2], k.shape[-2], zero, zero, torch.zeros(0).to(q.dtype))
-
-
-def attention_backward(g, q, k, v, bias, mask, out, lse, cq, ck, mq, mk, p, causal, seed, offset, scale=None):
-    leaves = [t.double().detach().requires_grad_() for t in (q, k, v)]
-    b = bias.double().detach().requires_grad_() if bias is not None else None
-    kk, vv = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in leaves[1:])
-    s = leaves[0] @ kk.transpose(-1, -2) * (scale or 1 / math.sqrt(q.shape[-1])) + scores_mask(q, k, b, causal)
-    o = torch.softmax(s, -1) @ vv
-    grads = torch.autograd.grad((o * g.double()).sum(), leaves + ([b] if b is not None else []))
-    grads = [t.to(q.dtype) for t in grads]
-    return (*grads, None) if b is None else tuple(grads)
-
-
 ATT = [((2, 3, 5, 4), (2, 3, 5, 4), None, False, None), ((2, 3, 5, 4), (2, 3, 5, 4), None, True, None),
        ((1, 2, 4, 8), (1, 2, 6, 8), (4, 6), False, 0.3), ((2, 3, 5, 4), (2, 3, 7, 4), (2, 1, 5, 7), False, None),
        ((2, 2, 6, 4), (2, 2, 6, 4), (1, 2, 1, 6), True, None), ((2, 6, 5, 4), (2, 2, 5, 4), None, True, None)]
 
 
 def att_case(q, k, b, causal, scale):
-    return case(T(*q), T(*k), T(*k), T(*b) if b else None, 0.0, causal, False, scale, only=(f32, bf16, f64))
+    return case(T(*q), T(*k), T(*k), 0.0, causal, T(*b) if b else None, scale, only=(f32, bf16, f64))
 
 
 def att_backward(q, k, b, causal, scale):
     def make(d):
         if d not in (f32, f64):
             return None
-        x, y, v = (resolve(T(*s), d) for s in (q, k, k))
-        bias = resolve(T(*b), d) if b else None
-        out, lse, *_ = attention(x, y, v, bias, 0.0, causal, False, scale)
-        zero = torch.zeros((), dtype=i64)
-        return (resolve(T(*out.shape), d), x, y, v, bias, [True] * 4, out, lse, None, None, 0, 0, 0.0, causal, zero, zero, scale)
+        x, y, v, bias = (resolve(T(*s), d) if s else None for s in (q, k, k, b))
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(x, y, v, 0.0, causal, attn_mask=bias, scale=scale)
+        return resolve(T(*out.shape), d), x, y, v, out, lse, 0.0, causal, bias, scale
 
     return make
 
 
-add("_scaled_dot_product_fused_attention_overrideable", *[att_case(*a) for a in ATT])
-add("_scaled_dot_product_fused_attention_overrideable_backward", *[att_backward(*a) for a in ATT])
+add("_scaled_dot_product_flash_attention_for_cpu", *[att_case(*a) for a in ATT])
+add("_scaled_dot_product_flash_attention_for_cpu_backward", *[att_backward(*a) for a in ATT])
 add("_fused_rms_norm_backward",
     lambda d: None if d not in WIDE else (torch.randn(3, 5).to(d), (x := torch.randn(3, 5).to(d)), [5],
                                           (x * x).mean(1, keepdim=True).add(1e-5).rsqrt(), torch.randn(5).to(d), [True, True]))
@@ -1023,8 +995,6 @@ RANDOM = {"uniform", "normal", "bernoulli", "native_dropout", "random", "exponen
 REFERENCE = {
     "_thnn_fused_lstm_cell": lstm_cell, "_thnn_fused_lstm_cell_backward_impl": lstm_cell_backward,
     "_thnn_fused_gru_cell": gru_cell, "_thnn_fused_gru_cell_backward": gru_cell_backward,
-    "_scaled_dot_product_fused_attention_overrideable": attention,
-    "_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
     "_fused_rms_norm_backward": rms_backward, "linear_backward": linear_backward,
     "bernoulli": lambda x, *_: ref_bernoulli(x.clone(), x),
     "mm.dtype": lambda x, y, d: x.to(d) @ y.to(d), "bmm.dtype": lambda x, y, d: x.to(d) @ y.to(d),
@@ -1046,15 +1016,8 @@ def batch_norm_writes(written, values):
 
 
 WRITES = {"native_batch_norm": batch_norm_writes}
-# Factors on the tolerance, with reasons.
-LOOSER = {
-    # The primitive keeps log-sum-exp in f32, whatever the operands.
-    "_scaled_dot_product_fused_attention_overrideable_backward": {f64: 100},
-}
-# Results whose contents nobody may rely on.
 # Overloads that eager gets wrong, and how.
 EAGER_WRONG = {
     "binary_cross_entropy.out": "the reduction to one element does not divide by the number of elements",
     "_native_batch_norm_legit.no_stats_out": "strided inputs are read as dense ones",
 }
-UNSPECIFIED = {"_scaled_dot_product_fused_attention_overrideable": {2, 3, 4}}

@@ -215,6 +215,27 @@ fn what_fits_compiled_does_not_run_short_op_by_op() {
     }
 }
 
+/// The same where small storages that existed have been written to, and one that nobody uses any more, by then.
+#[test]
+fn a_run_that_lacks_memory_is_undone() {
+    let w = World::new(Tier::Auto);
+    let (p, x) = (w.tensor(&[1.0; 256]), w.tensor(&[2.0; 256]));
+    let (count, seed) = (w.tensor(&[5.0]), w.tensor(&[3.0]));
+    w.sync().unwrap();
+    w.do_("add_", &[&count, &seed]);
+    drop(seed);
+    let a = w.op("add", &[&x, &x]);
+    let b = w.op("mul", &[&a, &x]);
+    let c = w.op("add", &[&b, &x]);
+    drop((a, b));
+    w.do_("add_", &[&p, &c]);
+    w.device.set_limit(1 << 20); // enough, but not for what is injected
+    w.session.inject(FaultPoint::Oom, 3);
+    assert_eq!((w.values(&count), w.values(&p), w.values(&c)), (vec![8.0], vec![11.0; 256], vec![10.0; 256]));
+    let m = w.session.metrics();
+    assert_eq!((m.compiles, m.eager_runs, m.faults, m.kernels > 0), (1, 1, 0, true));
+}
+
 /// Neither way has enough memory: one error, however many ops lack it; what existed is as it was, and the next step works.
 #[test]
 fn a_segment_without_memory_is_one_error() {

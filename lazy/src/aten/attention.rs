@@ -3,7 +3,7 @@ use super::expr::Ex;
 use super::reduce::shaped;
 use super::{KEEP, Lowered, Row};
 use crate::Cx;
-use rsx_compiler::ir::{DType, Dims, DotDims};
+use rsx_compiler::ir::{DType, Dims, DotDims, ReduceKind};
 
 type Res<T> = Result<T, super::Unsupported>;
 
@@ -33,28 +33,61 @@ fn of_heads<'a>(g: Ex<'a>, kept: i64) -> Ex<'a> {
     if d[1] == kept { g } else { g.opmath().reshape(&[d[0], kept, d[1] / kept, d[2], d[3]]).sum(&[2]).to(g.dtype()) }
 }
 
+fn pairs(lhs: i64, rhs: i64) -> DotDims {
+    let dims = |d: &[i64]| Dims::from_slice(d);
+    DotDims {
+        lhs_batch: dims(&[0, 1]),
+        rhs_batch: dims(&[0, 1]),
+        lhs_contract: dims(&[lhs]),
+        rhs_contract: dims(&[rhs]),
+    }
+}
+
+/// The product of matrices per head over dimension `l` of `x` and `r` of `y`.
+fn product<'a>(x: Ex<'a>, l: i64, y: Ex<'a>, r: i64) -> Ex<'a> {
+    super::linalg::dot(x, y, pairs(l, r), x.dtype())
+}
+
+/// Scores of queries and keys; minus infinity where a key is not seen.
+fn scores<'a>(cx: &Cx<'a>, q: Ex<'a>, k: Ex<'a>, s: Ex<'a>, bias: Option<Ex<'a>>, causal: bool) -> Ex<'a> {
+    let mut x = product(q, 3, k, 3) * s;
+    if let Some(bias) = bias {
+        x = x + bias;
+    }
+    if causal {
+        let dims = x.dims();
+        x = x.when(cx.iota(&dims, 3).le(cx.iota(&dims, 2)), f64::NEG_INFINITY);
+    }
+    x
+}
+
+/// `x`, and 0 where it is minus infinity: the reference of a row that sees no key, whose weights are all 0 then.
+fn finite<'a>(x: Ex<'a>) -> Ex<'a> {
+    x.when(x.ne(f64::NEG_INFINITY), 0.0)
+}
+
 fn forward(cx: &mut Cx) -> Lowered {
     let (q, k, v) = (four(cx.x(0)?), four(cx.x(1)?), four(cx.x(2)?));
-    check(cx, q, k, 4)?;
+    check(cx, q, k, 3)?;
     let (k, v) = (for_heads(k, q.size(1)), for_heads(v, q.size(1)));
-    let bias = cx.opt_as(3, q.dtype())?;
-    let causal = cx.bool(5)?;
-    let s = scale(cx, 7, q)?;
+    let bias = cx.opt_as(5, q.dtype())?;
+    let causal = cx.bool(4)?;
+    let s = scale(cx, 6, q)?;
+    if q.dtype() == DType::F64 {
+        // The primitive's logarithm of sums is f32.
+        let x = scores(cx, q, k, s, bias, causal);
+        let largest = finite(x.reduce_keep(ReduceKind::Max, &[3]));
+        let p = (x - largest).exp();
+        let sum = p.sum_keep(&[3]);
+        let out = product(p / sum.when(sum.gt(0.0), 1.0), 3, v, 2);
+        return Ok(vec![shaped(cx, out, 0)?.v, shaped(cx, largest + sum.log(), 1)?.v]);
+    }
     let (mut out, mut lse) = (q.v, q.v);
     q.with(|b| {
         (out, lse) = b.attention([q.v, k.v, v.v], s.v, bias.map(|e| e.v), causal);
         out
     });
-    let out = shaped(cx, Ex::new(q.ctx(), out), 0)?;
-    // Results 2 to 5 are undefined tensors and sizes; the rest belongs to dropout and debugging, which is not done.
-    let mut results = vec![out.v, lse];
-    for k in 2..cx.n_outs() {
-        results.push(match cx.out(k) {
-            Ok(t) => cx.fill(t.dtype, &t.dims, 0.0).v,
-            Err(_) => KEEP,
-        });
-    }
-    Ok(results)
+    Ok(vec![shaped(cx, Ex::new(q.ctx(), out), 0)?.v, lse])
 }
 
 fn check(cx: &Cx, q: Ex, k: Ex, dropout: usize) -> Res<()> {
@@ -69,72 +102,36 @@ fn check(cx: &Cx, q: Ex, k: Ex, dropout: usize) -> Res<()> {
 
 fn backward(cx: &mut Cx) -> Lowered {
     let (q, k, v) = (four(cx.x(1)?), four(cx.x(2)?), four(cx.x(3)?));
-    check(cx, q, k, 12)?;
+    check(cx, q, k, 6)?;
     let kept = k.size(1);
     let (k, v) = (for_heads(k, q.size(1)), for_heads(v, q.size(1)));
     let dout = four(cx.x_as(0, q.dtype())?);
-    let bias = cx.opt_as(4, q.dtype())?;
-    let (out, lse) = (four(cx.x(6)?), cx.x_as(7, DType::F32)?);
-    let causal = cx.bool(13)?;
-    let s = scale(cx, 16, q)?;
-    let mut grads = [q.v; 3];
-    q.with(|b| {
-        grads = b.attention_backward([q.v, k.v, v.v, s.v, out.v, lse.v, dout.v], bias.map(|e| e.v), causal);
-        grads[0]
-    });
+    let bias = cx.opt_as(8, q.dtype())?;
+    let out = four(cx.x(4)?);
+    let causal = cx.bool(7)?;
+    let s = scale(cx, 9, q)?;
+    let grads = if q.dtype() == DType::F64 {
+        let p = (scores(cx, q, k, s, bias, causal) - finite(cx.x(5)?).unsqueeze(3)).exp();
+        let ds = p * (product(dout, 3, v, 3) - (dout * out).sum_keep(&[3])) * s;
+        [product(ds, 3, k, 2), product(ds, 2, q, 2), product(p, 2, dout, 2)]
+    } else {
+        let lse = cx.x_as(5, DType::F32)?;
+        let mut grads = [q.v; 3];
+        q.with(|b| {
+            grads = b.attention_backward([q.v, k.v, v.v, s.v, out.v, lse.v, dout.v], bias.map(|e| e.v), causal);
+            grads[0]
+        });
+        grads.map(|g| Ex::new(q.ctx(), g))
+    };
     let mut results = Vec::new();
     for (n, g) in grads.into_iter().enumerate() {
-        let g = Ex::new(q.ctx(), g);
         let g = if n == 0 { g } else { of_heads(g, kept) };
         results.push(if cx.wants(n) { shaped(cx, g, n)?.v } else { KEEP });
     }
-    results.push(match bias {
-        Some(bias) if cx.wants(3) => {
-            if !cx.bools(5)?.get(3).copied().unwrap_or(true) {
-                // Predicted but not asked for.
-                bias.lit(0.0).v
-            } else {
-                bias_gradient(cx, [q, k, v, out, lse, dout], s, bias, causal).v
-            }
-        }
-        _ if cx.wants(3) => cx.fill(q.dtype(), &cx.out(3)?.dims.clone(), 0.0).v,
-        _ => KEEP,
-    });
     Ok(results)
 }
 
-/// Gradient of the additive mask: that of the scores, summed to its sizes.
-fn bias_gradient<'a>(cx: &Cx<'a>, t: [Ex<'a>; 6], s: Ex<'a>, bias: Ex<'a>, causal: bool) -> Ex<'a> {
-    let [q, k, v, out, lse, dout] = t.map(|e| e.to(DType::F32));
-    let pairs = || {
-        let dims = |d: &[i64]| Dims::from_slice(d);
-        DotDims {
-            lhs_batch: dims(&[0, 1]),
-            rhs_batch: dims(&[0, 1]),
-            lhs_contract: dims(&[3]),
-            rhs_contract: dims(&[3]),
-        }
-    };
-    let scores = super::linalg::dot(q, k, pairs(), DType::F32) * s.to(DType::F32) + bias.to(DType::F32);
-    let mut p = (scores - lse.unsqueeze(3)).exp();
-    if causal {
-        let dims = p.dims();
-        p = p.lit(0.0).when(cx.iota(&dims, 3).gt(cx.iota(&dims, 2)), p);
-    }
-    let ds = p * (super::linalg::dot(dout, v, pairs(), DType::F32) - (dout * out).sum_keep(&[3]));
-    sum_to(ds, &bias.dims())
-}
-
-/// Undoes broadcasting from `dims`.
-pub(super) fn sum_to<'a>(x: Ex<'a>, dims: &[i64]) -> Ex<'a> {
-    let lead = x.rank() - dims.len();
-    let over: Dims = (0..x.rank() as i64)
-        .filter(|&d| (d as usize) < lead || (dims[d as usize - lead] == 1 && x.size(d as usize) != 1))
-        .collect();
-    x.sum(&over).reshape(dims)
-}
-
 pub(super) static ROWS: &[Row] = rows![
-    "_scaled_dot_product_fused_attention_overrideable" => forward;
-    "_scaled_dot_product_fused_attention_overrideable_backward" => backward;
+    "_scaled_dot_product_flash_attention_for_cpu" => forward;
+    "_scaled_dot_product_flash_attention_for_cpu_backward" => backward;
 ];
