@@ -82,6 +82,8 @@ impl Backend for DeviceBackend {
             reserved: s.reserved as u64,
             system_allocations: s.system_allocations as u64,
             allocations: s.allocations as u64,
+            packed: s.packed as u64,
+            prepack_hits: s.prepack_hits,
         }
     }
 

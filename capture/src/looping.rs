@@ -263,7 +263,7 @@ fn iterate(run: &Run<'_>, n: usize) -> Result<Vec<Buffer>, Arc<Fault>> {
     let known = shared.loops.lock().get(&id).cloned();
     let known = known.ok_or_else(|| broken("a loop that this process does not know"))?;
     let mut values: Vec<Buffer> = Vec::with_capacity(carried.len() + additional.len());
-    let mut first: SmallVec<[*mut u8; 8]> = SmallVec::new();
+    let mut first: SmallVec<[*const u8; 8]> = SmallVec::new();
     for arg in carried.iter().chain(additional) {
         let Arg::Tensor(t) = arg else { return Err(broken("a loop over something that is no tensor")) };
         let index = run.trace.inputs(node)[t.storage as usize];

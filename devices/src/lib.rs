@@ -2,12 +2,14 @@
 pub mod buffer;
 pub mod cpu;
 mod error;
+mod kept;
 pub mod memory;
 pub mod null;
 pub mod store;
 
 pub use buffer::{Buffer, Memory, OutOfRange};
 pub use error::DeviceError;
+pub use kept::Keep;
 
 use memory::MemoryPool;
 use rsx_compiler::program::Program;

@@ -17,6 +17,7 @@ use super::lib::sort::{sort, topk};
 use super::lib::{Elem, LibError, View as LibView, argreduce::argreduce, copy::copy as lib_copy};
 use super::pool;
 use crate::DeviceError;
+use crate::kept::Keep;
 use crate::memory::MemoryPool;
 use rsx_compiler::interp::{self, Tensor};
 use rsx_compiler::ir::{Attrs, CumKind, DType, OpKind, ReduceKind, ScatterKind as IrScatter, TensorType};
@@ -72,6 +73,12 @@ impl Array {
             Origin::Place(place, offset) => b.at(place, offset),
             Origin::Address(a) => std::ptr::with_exposed_provenance_mut(a),
         }
+    }
+
+    /// Where a packed form of it may be kept from run to run.
+    fn keep<'a>(&self, b: &'a Bases) -> Option<Keep<'a>> {
+        let Origin::Place(place, _) = self.origin else { return None };
+        b.keep(place)
     }
 
     /// A row-major array of type `ty` at `ptr`; null: nowhere yet.
@@ -225,7 +232,7 @@ impl Call {
                 let out = if self.own.is_some() { None } else { self.outputs.first() };
                 let Some(batch) = self.batch_dims(out) else { return 0 };
                 let epilogue: Option<gemm::Epilogue> = if self.own.is_some() { Some(&nothing) } else { None };
-                let product = self.product(&batch, out, epilogue, &|_| std::ptr::null_mut());
+                let product = self.product(&batch, out, epilogue, &|_| (std::ptr::null_mut(), None));
                 product.map_or(0, |g| gemm::work_bytes(&g))
             }
             OpKind::Attention | OpKind::AttentionBackward => {
@@ -415,11 +422,14 @@ impl Call {
         batch: &'a [BatchDim],
         out: Option<&Array>,
         epilogue: Option<gemm::Epilogue<'a>>,
-        at: &dyn Fn(&Array) -> *mut u8,
+        at: &dyn Fn(&Array) -> (*mut u8, Option<Keep<'a>>),
     ) -> Option<Gemm<'a>> {
         let [x, y] = &self.inputs[..] else { return None };
         let r = batch.len();
-        let operand = |v: &Array| Operand { ptr: at(v), elem: elem(v.dtype), row: v.strides[r], col: v.strides[r + 1] };
+        let operand = |v: &Array| {
+            let (ptr, keep) = at(v);
+            Operand { ptr, elem: elem(v.dtype), row: v.strides[r], col: v.strides[r + 1], keep }
+        };
         Some(Gemm {
             m: x.dims[r],
             n: y.dims[r + 1],
@@ -427,7 +437,7 @@ impl Call {
             batch,
             a: operand(x),
             b: operand(y),
-            c: out.map(|o| Output { ptr: at(o), elem: elem(o.dtype), ld: o.strides[r] }),
+            c: out.map(|o| Output { ptr: at(o).0, elem: elem(o.dtype), ld: o.strides[r] }),
             accumulate: false,
             epilogue,
         })
@@ -444,7 +454,7 @@ impl Call {
             }
         };
         let tile: Option<gemm::Epilogue> = if epilogue.is_some() { Some(&tile) } else { None };
-        let Some(product) = self.product(&batch, out, tile, &|a| a.ptr(b)) else { return Ok(Done::No) };
+        let Some(product) = self.product(&batch, out, tile, &|a| (a.ptr(b), a.keep(b))) else { return Ok(Done::No) };
         // SAFETY: the program's views cover live memory; the output overlaps neither itself nor the operands.
         unsafe { gemm(&product)? };
         Ok(Done::Yes)
@@ -488,6 +498,7 @@ impl Call {
             input: with(array(x, d.input_batch, d.input_feature), &xs),
             weight: with(array(w, d.kernel_output_feature, d.kernel_input_feature), &ws),
             output: with(array(out, d.output_batch, d.output_feature), &os),
+            keep: w.keep(b),
         };
         let Some(e) = epilogue else {
             // SAFETY: as in `dot`.

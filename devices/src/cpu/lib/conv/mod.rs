@@ -25,6 +25,7 @@ use super::gemm::pack::{Pack, Strided, Unit};
 use super::gemm::{BatchDim, Epilogue, Finish, Job, Output, Tile, run};
 use super::simd;
 use super::view::{LibError, Ptr, View};
+use crate::kept::Keep;
 use crate::memory::MemoryPool;
 pub use direct::{Rows, Then};
 use patches::Patches;
@@ -108,6 +109,8 @@ pub struct Conv<'a> {
     pub input: ConvArray<'a>,
     pub weight: ConvArray<'a>,
     pub output: ConvArray<'a>,
+    /// Where packed weights may be kept from call to call.
+    pub keep: Option<Keep<'a>>,
 }
 
 /// The problem with exactly three spatial dimensions (leading ones of size 1).
@@ -335,7 +338,7 @@ where
     } else {
         [(g.gi, c.weight.minor), (inner[0].window, tap_s[0]), (inner[1].window, tap_s[1]), (inner[2].window, tap_s[2])]
     };
-    let mut copied = None;
+    let (mut copied, mut keep) = (None, c.keep);
     let (w_ptr, w_row, w_k) = match one_stride(&order) {
         Some(s) => (c.weight.ptr, c.weight.major, s),
         None => {
@@ -352,7 +355,7 @@ where
                 )?
             };
             let p = b.as_ptr();
-            copied = Some(b);
+            (copied, keep) = (Some(b), None);
             (p, k as isize, 1)
         }
     };
@@ -363,7 +366,8 @@ where
         c: c.output.minor * g.go as isize,
     }];
     let rows_are_features = features_are_rows(c);
-    let weights = Strided { ptr: Ptr(w_ptr), elem: c.weight.elem, lane: w_row, k: w_k, batch: &w_batch, which: 0 };
+    let weights =
+        Strided { ptr: Ptr(w_ptr), elem: c.weight.elem, lane: w_row, k: w_k, batch: &w_batch, which: 0, keep };
     let lanes = g.n * g.positions;
     // C in place if all positions of all images have one stride.
     let mut place = [

@@ -87,6 +87,7 @@ fn check(
         input: arr(ib.as_ptr(), elem, &is),
         weight: arr(wb.as_ptr(), elem, &ws),
         output: arr(ob.as_mut_ptr(), out_elem, &os),
+        keep: None,
     };
     // SAFETY: buffers cover the arrays.
     unsafe { conv(&c, None).unwrap() };
@@ -291,6 +292,7 @@ fn rows_handed_on_are_the_rows_stored() {
                 input: arr(x.as_ptr(), gi * input[0] * input[1], input[0] * input[1], &xs),
                 weight: arr(w.as_ptr(), gi * 9, 9, &[3, 1]),
                 output: arr(stored.as_mut_ptr(), go * area, area, &os),
+                keep: None,
             };
             // SAFETY: the vectors cover the arrays.
             unsafe { conv(&c, None).unwrap() };
@@ -334,6 +336,7 @@ fn numbers_behind_a_rows_end_do_not_reach_the_weight_gradient() {
         input: arr(x.as_ptr(), h * w, 2 * h * w, &xs),
         weight: arr(dy.as_ptr(), h * 14, 2 * h * 14, &ds),
         output: arr(out.as_mut_ptr(), 1, 2, &[1, 1]),
+        keep: None,
     };
     // SAFETY: the vectors cover the arrays.
     unsafe { conv(&c, None).unwrap() };
@@ -356,6 +359,7 @@ fn refuses_inconsistent_attributes() {
         input: a,
         weight: a,
         output: a,
+        keep: None,
     };
     // SAFETY: refused before any access.
     assert!(unsafe { conv(&c, None) }.is_err());

@@ -10,9 +10,11 @@
 //! If rows are few for the threads, a tall product packs both operands first and divides the columns
 //! too. Tasks are claimed one by one, large ones first, so that threads end together.
 //! k is blocked alike in all forms: the result does not depend on the number of threads.
+//!
+//! An operand that is the same in every call (weights) is packed once, as a whole, where its owner keeps it ([`ready`]).
 
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::finish::Finish;
 use super::kernel::{Kernel, UNROLL};
@@ -23,6 +25,7 @@ use super::strip::{Ahead, Strip, strip_rows};
 use crate::cpu::lib::elem::Scalar;
 use crate::cpu::lib::view::{LibError, Ptr};
 use crate::cpu::pool;
+use crate::kept::{Form, Kept};
 use crate::memory::OutOfMemory;
 
 /// Units of k that are packed at a time for all tasks.
@@ -59,6 +62,8 @@ enum Source<U> {
     Place { p: *const U, lane: isize, k: isize },
     /// Packed before the tasks began.
     Shared(*mut U),
+    /// Packed in an earlier call: all blocks of k, each of panels that hold `lanes` lanes in all.
+    Ready { p: *const U, lanes: usize },
     /// The task packs it, a block at a time.
     Own,
 }
@@ -79,15 +84,17 @@ pub(crate) unsafe fn run<U: Unit, T: Scalar>(job: &Job<U, T>) -> Result<(), LibE
     let flops = 2.0 * job.m as f64 * job.n as f64 * job.k.max(1) as f64;
     // SAFETY: the caller's contract; batch indices own disjoint parts of C.
     unsafe {
-        if !side_by_side(job, threads) {
+        let apart = side_by_side(job, threads);
+        let kept = ready(job, if apart { 1 } else { threads });
+        if !apart {
             for batch in 0..job.batches {
-                product(job, batch, threads)?;
+                product(job, batch, threads, &kept)?;
             }
             return Ok(());
         }
         let failed = Mutex::new(None);
         pool::parallel_for(job.batches, cost_ns(flops * job.batches as f64), &|batch| {
-            if let (Err(e), Ok(mut slot)) = (product(job, batch, 1), failed.lock()) {
+            if let (Err(e), Ok(mut slot)) = (product(job, batch, 1, &kept), failed.lock()) {
                 slot.get_or_insert(e);
             }
         });
@@ -100,6 +107,49 @@ pub(crate) unsafe fn run<U: Unit, T: Scalar>(job: &Job<U, T>) -> Result<(), LibE
 
 fn cost_ns(flops: f64) -> u64 {
     (flops / 60.0) as u64
+}
+
+/// A packed operand that is kept, and units between those of two products of the batch.
+type Ready = Option<(Arc<Kept>, usize)>;
+
+/// The operands, A and B, that are kept packed: of those that a product would pack.
+unsafe fn ready<U: Unit, T: Scalar>(job: &Job<U, T>, threads: usize) -> [Ready; 2] {
+    let keeps = [job.a.keep(), job.b.keep()];
+    if keeps.iter().all(Option::is_none) {
+        return [None, None];
+    }
+    let blocks = Blocks::new(job, 0, threads, [None, None]);
+    let kn = job.kernel;
+    let of = [(blocks.a, job.m, kn.mr, job.a), (blocks.b, job.n, kn.nr, job.b)];
+    let mut each = keeps.into_iter().zip(of).map(|(keep, (source, lanes, width, pack))| {
+        let (keep, false) = (keep?, matches!(source, Source::Place { .. })) else { return None };
+        let (units, kc, wide) = (blocks.units, blocks.kc, lanes.next_multiple_of(width));
+        let products = if keep.shared { 1 } else { job.batches };
+        let one = wide * units;
+        let form = || {
+            let mut form = keep.form;
+            form.extend([lanes, job.k, products, width, kc, size_of::<U>(), U::K].map(|n| n as i64));
+            Form(form)
+        };
+        let make = |to: *mut u8| {
+            // Parts: product, block of k, lanes.
+            let step = lanes.div_ceil(4 * threads).next_multiple_of(width).max(4 * width);
+            let (n_blocks, n_steps) = (units.div_ceil(kc), lanes.div_ceil(step));
+            let to = Ptr(to);
+            pool::parallel_for(products * n_blocks * n_steps, (products * one) as u64 / 3, &|t| {
+                let (product, blk, l) = (t / (n_blocks * n_steps), t / n_steps % n_blocks, t % n_steps * step);
+                let (k0, len) = (blk * kc, kc.min(units - blk * kc));
+                let elements = (len * U::K).min(job.k - k0 * U::K);
+                let at = product * one + k0 * wide + l * len;
+                // SAFETY: parts of the form, which has room for all; lanes and k lie within the operand.
+                unsafe { pack.pack(product, l, step.min(lanes - l), k0 * U::K, elements, width, to.at(at as isize)) };
+            });
+        };
+        let source = products * lanes * job.k * keep.size;
+        let kept = keep.keep.get(form, source, products * one * size_of::<U>(), make)?;
+        Some((kept, if keep.shared { 0 } else { one }))
+    });
+    [each.next().flatten(), each.next().flatten()]
 }
 
 /// How one product is divided: depends on sizes and strides only.
@@ -119,7 +169,8 @@ struct Blocks<U> {
 }
 
 impl<U: Unit> Blocks<U> {
-    fn new<T: Scalar>(job: &Job<U, T>, batch: usize, threads: usize) -> Blocks<U> {
+    /// `kept`: addresses of packed operands.
+    fn new<T: Scalar>(job: &Job<U, T>, batch: usize, threads: usize, kept: [Option<*const U>; 2]) -> Blocks<U> {
         let kn = job.kernel;
         let (mr, nr, unit) = (kn.mr, kn.nr, size_of::<U>());
         let (m, n) = (job.m, job.n);
@@ -134,6 +185,7 @@ impl<U: Unit> Blocks<U> {
         let flat = m <= mc || ((in_place.is_some() || kn.is_wide()) && m * kc * unit <= flat_bytes(kn));
         let a = match in_place {
             Some((p, lane, k)) => Source::Place { p, lane, k },
+            None if let Some(p) = kept[0] => Source::Ready { p, lanes: m.next_multiple_of(mr) },
             // With rows for everybody, tasks have rows of their own, packed into their own caches; else they divide the
             // columns too.
             None if threads > 1 && (flat || m < 16 * mr * threads) => Source::Shared(std::ptr::null_mut()),
@@ -143,6 +195,7 @@ impl<U: Unit> Blocks<U> {
             Some((p, lane, k)) if lane == 1 && (m <= 3 * mr || units * n * unit <= 32 << 10) => {
                 Source::Place { p, lane, k }
             }
+            _ if let Some(p) = kept[1] => Source::Ready { p, lanes: n.next_multiple_of(nr) },
             _ if flat => Source::Own,
             _ => Source::Shared(std::ptr::null_mut()),
         };
@@ -215,7 +268,7 @@ fn side_by_side<U, T>(job: &Job<U, T>, threads: usize) -> bool {
 pub(crate) fn work_bytes<U: Unit, T: Scalar>(job: &Job<U, T>) -> usize {
     let threads = pool::num_threads();
     let (each, at_once) = if side_by_side(job, threads) { (1, threads.min(job.batches)) } else { (threads, 1) };
-    let blocks = Blocks::new(job, 0, each);
+    let blocks = Blocks::new(job, 0, each, [None, None]);
     // The first pass is as large as any.
     let pass = blocks.pass(job, 0, (0, 0), [std::ptr::null_mut(); 2]);
     let own = blocks.list(job.m, pass.nc).iter().map(|t| room(&pass.work(&t.rows, &t.cols))).max().unwrap_or(0);
@@ -224,8 +277,14 @@ pub(crate) fn work_bytes<U: Unit, T: Scalar>(job: &Job<U, T>) -> usize {
 }
 
 /// One product of the batch.
-unsafe fn product<U: Unit, T: Scalar>(job: &Job<U, T>, batch: usize, threads: usize) -> Result<(), OutOfMemory> {
-    let blocks = Blocks::new(job, batch, threads);
+unsafe fn product<U: Unit, T: Scalar>(
+    job: &Job<U, T>,
+    batch: usize,
+    threads: usize,
+    kept: &[Ready; 2],
+) -> Result<(), OutOfMemory> {
+    let at = |r: &Ready| r.as_ref().map(|(kept, step)| kept.ptr().cast::<U>().wrapping_add(batch * step));
+    let blocks = Blocks::new(job, batch, threads, [at(&kept[0]), at(&kept[1])]);
     shared(blocks.shared, |packed| {
         for jc in (0..job.n).step_by(blocks.nc) {
             for u0 in (0..blocks.units.max(1)).step_by(blocks.chunk) {
@@ -399,6 +458,7 @@ impl<U: Unit, T: Scalar> Pass<'_, U, T> {
                         let at = blk * self.kc * job.m.next_multiple_of(mr) + rows.start * len;
                         (p.wrapping_add(at).cast_const(), 1, mr as isize)
                     }
+                    Source::Ready { p, lanes } => (p.wrapping_add(k0 * lanes + rows.start * len), 1, mr as isize),
                     Source::Own => {
                         // SAFETY: the buffer holds the rows' panels.
                         unsafe { job.a.pack(self.batch, rows.start, m, k0 * U::K, elements, mr, pa) };
@@ -446,6 +506,9 @@ impl<U: Unit, T: Scalar> Pass<'_, U, T> {
                             Source::Shared(p) => {
                                 let at = blk * self.kc * self.nc.next_multiple_of(nr) + (g + j) * len;
                                 (p.wrapping_add(at).cast_const(), nr as isize)
+                            }
+                            Source::Ready { p, lanes } => {
+                                (p.wrapping_add(k0 * lanes + (self.jc + g + j) * len), nr as isize)
                             }
                             Source::Own => (pb.wrapping_add(j * len).cast_const(), nr as isize),
                         };
