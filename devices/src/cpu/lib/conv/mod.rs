@@ -4,7 +4,7 @@
 //! reversal, feature and batch groups, any memory layout. The three gradient forms of a convolution
 //! are convolutions of this form.
 //! - Channels first with rows of some length: [`direct`] and, for weight gradients, [`weights`] read
-//!   padded planes where they lie.
+//!   padded planes where they lie; windows of one point are products of packed positions ([`points`]).
 //! - One input feature to a group: [`depthwise`].
 //! - All else: each group is a product of the weights with patches of the input, which are gathered
 //!   while packing ([`patches`]) and never exist in memory as a whole.
@@ -13,6 +13,7 @@ mod depthwise;
 mod direct;
 mod patches;
 mod planes;
+mod points;
 #[cfg(test)]
 mod tests;
 mod tile;
@@ -208,6 +209,9 @@ pub unsafe fn conv(c: &Conv, epilogue: Option<Epilogue>) -> Result<(), LibError>
             if weights::fits(c, &g) {
                 return weights::run(c, &g);
             }
+            if points::fits(c, &g) {
+                return points::run(c, &g, None);
+            }
             if !depthwise && direct::fits(c, &g) {
                 return direct::run(c, &g, None);
             }
@@ -239,11 +243,19 @@ pub unsafe fn conv_then(c: &Conv, then: Then) -> Result<bool, LibError> {
     }
     let g = Geometry::new(c)?;
     let empty = g.gi * g.taps * c.dims.iter().map(|d| d.input).product::<usize>() == 0;
-    if empty || g.n * g.positions * c.out_features == 0 || weights::fits(c, &g) || !direct::fits(c, &g) {
+    if empty || g.n * g.positions * c.out_features == 0 || weights::fits(c, &g) {
         return Ok(false);
     }
     // SAFETY: the caller's contract.
-    unsafe { direct::run(c, &g, Some(then))? };
+    unsafe {
+        if points::fits(c, &g) {
+            points::run(c, &g, Some(then))?;
+        } else if direct::fits(c, &g) {
+            direct::run(c, &g, Some(then))?;
+        } else {
+            return Ok(false);
+        }
+    }
     Ok(true)
 }
 

@@ -22,10 +22,11 @@ use super::pack::{Pack, Unit};
 use super::plan::{Limits, Task, even};
 use super::scratch::{room, scratch, shared};
 use super::strip::{Ahead, Strip, strip_rows};
+use super::whole::Whole;
 use crate::cpu::lib::elem::Scalar;
 use crate::cpu::lib::view::{LibError, Ptr};
 use crate::cpu::pool;
-use crate::kept::{Form, Kept};
+use crate::kept::Kept;
 use crate::memory::OutOfMemory;
 
 /// Units of k that are packed at a time for all tasks.
@@ -123,31 +124,11 @@ unsafe fn ready<U: Unit, T: Scalar>(job: &Job<U, T>, threads: usize) -> [Ready; 
     let of = [(blocks.a, job.m, kn.mr, job.a), (blocks.b, job.n, kn.nr, job.b)];
     let mut each = keeps.into_iter().zip(of).map(|(keep, (source, lanes, width, pack))| {
         let (keep, false) = (keep?, matches!(source, Source::Place { .. })) else { return None };
-        let (units, kc, wide) = (blocks.units, blocks.kc, lanes.next_multiple_of(width));
         let products = if keep.shared { 1 } else { job.batches };
-        let one = wide * units;
-        let form = || {
-            let mut form = keep.form;
-            form.extend([lanes, job.k, products, width, kc, size_of::<U>(), U::K].map(|n| n as i64));
-            Form(form)
-        };
-        let make = |to: *mut u8| {
-            // Parts: product, block of k, lanes.
-            let step = lanes.div_ceil(4 * threads).next_multiple_of(width).max(4 * width);
-            let (n_blocks, n_steps) = (units.div_ceil(kc), lanes.div_ceil(step));
-            let to = Ptr(to);
-            pool::parallel_for(products * n_blocks * n_steps, (products * one) as u64 / 3, &|t| {
-                let (product, blk, l) = (t / (n_blocks * n_steps), t / n_steps % n_blocks, t % n_steps * step);
-                let (k0, len) = (blk * kc, kc.min(units - blk * kc));
-                let elements = (len * U::K).min(job.k - k0 * U::K);
-                let at = product * one + k0 * wide + l * len;
-                // SAFETY: parts of the form, which has room for all; lanes and k lie within the operand.
-                unsafe { pack.pack(product, l, step.min(lanes - l), k0 * U::K, elements, width, to.at(at as isize)) };
-            });
-        };
-        let source = products * lanes * job.k * keep.size;
-        let kept = keep.keep.get(form, source, products * one * size_of::<U>(), make)?;
-        Some((kept, if keep.shared { 0 } else { one }))
+        let whole = Whole { products, lanes, k: job.k, width, kc: blocks.kc };
+        let one = if keep.shared { 0 } else { whole.one::<U>() };
+        // SAFETY: the caller's contract.
+        Some((unsafe { whole.kept(pack, keep) }?, one))
     });
     [each.next().flatten(), each.next().flatten()]
 }

@@ -16,6 +16,7 @@ mod small;
 mod strip;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 use super::elem::Elem;
 use super::view::{LibError, Ptr};
@@ -27,6 +28,7 @@ pub(crate) use driver::{Job, run};
 pub(crate) use finish::Finish;
 pub(crate) use scratch::scratch;
 pub(crate) use strip::{Panels, block};
+pub(crate) use whole::{Packed, Whole};
 
 /// An input matrix: element (i, j) at `ptr + size·(i·row + j·col)`. Strides count elements; any
 /// sign, zero included, so a transpose or a broadcast costs nothing.
