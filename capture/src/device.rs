@@ -19,7 +19,8 @@ pub struct DeviceBackend {
 
 impl DeviceBackend {
     pub fn new(device: Arc<dyn Device>, options: CompileOptions) -> DeviceBackend {
-        let options = CompileOptions { memory: options.memory.or(device.plans()), ..options };
+        let mut options = CompileOptions { memory: options.memory.or(device.plans()), ..options };
+        options.model.lanes = device.lanes().unwrap_or(options.model.lanes);
         DeviceBackend { device, options }
     }
 

@@ -36,6 +36,11 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// f32 numbers in a vector of its library kernels; none if the compiler's own assumption will do.
+    fn lanes(&self) -> Option<i64> {
+        None
+    }
+
     /// Generates the code of a program. May be called on several threads.
     fn compile(&self, program: Arc<Program>) -> Result<Arc<dyn Executable>, DeviceError>;
 }

@@ -7,7 +7,7 @@ use super::executable::Bases;
 use super::extern_math::Fault;
 use super::kernel::Kernel;
 use super::lib::attention::{self, Attention, Gradients, Heads, LogSumExp};
-use super::lib::conv::{Conv, ConvArray, ConvDim, Rows, conv, conv_then};
+use super::lib::conv::{Conv, ConvArray, ConvDim, Rows, conv, conv_then, images_inner};
 use super::lib::gather::{IndexReport, gather};
 use super::lib::gemm::{self, BatchDim, Gemm, Operand, Output, Tile, gemm};
 use super::lib::reduce_window::{WindowDim, WindowKind, reduce_window};
@@ -508,6 +508,19 @@ impl Call {
         // Result (image, feature, y, x): its rows are numbered in this order.
         let planar =
             out.dims.len() == 4 && (d.output_batch, d.output_feature, &d.output_spatial[..]) == (0, 1, &[2, 3]);
+        // Result (image, y, x, feature): blocks of positions and features are rectangles of that space.
+        let last = out.dims.len() == 4 && (d.output_batch, d.output_feature, &d.output_spatial[..]) == (0, 3, &[1, 2]);
+        if last && *batch_groups == 1 && !images_inner(&c) && spatial.iter().all(|s| s.lhs_dilation == 1 && !s.reverse)
+        {
+            let per = c.out_features / c.feature_groups;
+            let tile = |t: &Tile| {
+                let (row, column) = (t.row0, t.batch * per + t.col0);
+                e.apply((row, row + t.rows), (column, column + t.cols), t.ptr, t.ld as usize);
+            };
+            // SAFETY: as in `dot`; the tiles lie in the epilogue's space.
+            unsafe { conv(&c, Some(&tile))? };
+            return Ok(Done::Yes);
+        }
         let (features, lines, width) = (c.out_features, out.dims.get(2), out.dims.last());
         let (Some(&lines), Some(&width), true) = (lines, width, planar) else { return Ok(Done::No) };
         let rows = |r: &Rows| {

@@ -14,12 +14,12 @@ mod direct;
 mod patches;
 mod planes;
 mod points;
+mod taps;
 #[cfg(test)]
 mod tests;
 mod tile;
 mod weights;
 
-use super::copy::copy;
 use super::elem::{Elem, Scalar};
 use super::gemm::kernel::{self, Kernel};
 use super::gemm::pack::{Pack, Strided, Unit};
@@ -27,10 +27,10 @@ use super::gemm::{BatchDim, Epilogue, Finish, Job, Output, Tile, run};
 use super::simd;
 use super::view::{LibError, Ptr, View};
 use crate::kept::Keep;
-use crate::memory::MemoryPool;
 pub use direct::{Rows, Then};
 use patches::Patches;
 use smallvec::SmallVec;
+use taps::Taps;
 
 /// One spatial dimension. Sizes in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,7 +183,8 @@ impl Geometry {
 
 /// Runs the convolution; `epilogue` (optional) sees finished blocks before they are stored, as in
 /// `gemm`: rows × columns are (features of the group) × (positions) if [`features_are_rows`], else
-/// the reverse; positions count as n·P + p, or p·N + n if [`images_inner`]; `batch` is the group.
+/// the reverse; positions count as n·P + p, or p·N + n if [`images_inner`]; `batch` is the group. With an epilogue the
+/// output's address may be null: nothing is stored then.
 ///
 /// f32 sums for f32, bf16 and f16; f64 for f64. Errors on inconsistent attributes.
 ///
@@ -343,43 +344,31 @@ where
 {
     let k = g.gi * g.taps;
     let patches = Patches::new(c, g);
-    // Weights as a matrix [group][output feature][k]: in place if k has one stride, else copied.
+    // Weights as a matrix [group][output feature][k].
+    let w = &c.weight;
     let (tap_s, inner) = (&g.w_spatial, &g.dims);
     let order: [(usize, isize); 4] = if patches.feature_inner() {
-        [(inner[0].window, tap_s[0]), (inner[1].window, tap_s[1]), (inner[2].window, tap_s[2]), (g.gi, c.weight.minor)]
+        [(inner[0].window, tap_s[0]), (inner[1].window, tap_s[1]), (inner[2].window, tap_s[2]), (g.gi, w.minor)]
     } else {
-        [(g.gi, c.weight.minor), (inner[0].window, tap_s[0]), (inner[1].window, tap_s[1]), (inner[2].window, tap_s[2])]
+        [(g.gi, w.minor), (inner[0].window, tap_s[0]), (inner[1].window, tap_s[1]), (inner[2].window, tap_s[2])]
     };
-    let (mut copied, mut keep) = (None, c.keep);
-    let (w_ptr, w_row, w_k) = match one_stride(&order) {
-        Some(s) => (c.weight.ptr, c.weight.major, s),
-        None => {
-            let size = c.weight.elem.size();
-            let b = MemoryPool::cpu().alloc(c.out_features * k * size)?;
-            let dims = [c.out_features, order[0].0, order[1].0, order[2].0, order[3].0];
-            let st = [c.weight.major, order[0].1, order[1].1, order[2].1, order[3].1];
-            let dense = super::view::dense_strides(&dims);
-            // SAFETY: the copy is ours; the weights are the caller's.
-            unsafe {
-                copy(
-                    &View::new(b.as_ptr(), c.weight.elem, &dims, &dense),
-                    &View::new(c.weight.ptr, c.weight.elem, &dims, &st),
-                )?
-            };
-            let p = b.as_ptr();
-            (copied, keep) = (Some(b), None);
-            (p, k as isize, 1)
-        }
+    let w_step = w.major * g.go as isize;
+    let w_batch = [BatchDim { size: g.groups, a: w_step, b: w_step, c: c.output.minor * g.go as isize }];
+    let matrix = one_stride(&order).map(|k| Strided {
+        ptr: Ptr(w.ptr),
+        elem: w.elem,
+        lane: w.major,
+        k,
+        batch: &w_batch,
+        which: 0,
+        keep: c.keep,
+    });
+    let scattered = Taps { weight: *w, order, step: w_step, keep: c.keep };
+    let weights: &dyn Pack<U> = match &matrix {
+        Some(m) => m,
+        None => &scattered,
     };
-    let w_batch = [BatchDim {
-        size: g.groups,
-        a: w_row * g.go as isize,
-        b: w_row * g.go as isize,
-        c: c.output.minor * g.go as isize,
-    }];
     let rows_are_features = features_are_rows(c);
-    let weights =
-        Strided { ptr: Ptr(w_ptr), elem: c.weight.elem, lane: w_row, k: w_k, batch: &w_batch, which: 0, keep };
     let lanes = g.n * g.positions;
     // C in place if all positions of all images have one stride.
     let mut place = [
@@ -397,6 +386,8 @@ where
         (false, Some(s)) => Some(Output { ptr: c.output.ptr, elem: c.output.elem, ld: s }),
         _ => None,
     };
+    // Without an address, what the epilogue sees is all.
+    let stored = !c.output.ptr.is_null();
     let out = Ptr(c.output.ptr);
     let scatter = |t: &Tile| {
         if let Some(f) = epilogue {
@@ -406,21 +397,19 @@ where
         unsafe { scatter_tile::<T>(c, g, out, rows_are_features, t) };
     };
     let finish = Finish {
-        out: direct,
+        out: direct.filter(|_| stored),
         batch: &w_batch,
         accumulate: false,
-        epilogue: if direct.is_some() { epilogue } else { Some(&scatter) },
+        epilogue: if direct.is_some() || !stored { epilogue } else { Some(&scatter) },
     };
     // SAFETY: the caller's contract.
-    let r = unsafe {
+    unsafe {
         if rows_are_features {
-            run(&Job { kernel, m: g.go, n: lanes, k, batches: g.groups, a: &weights, b: &patches, finish })
+            run(&Job { kernel, m: g.go, n: lanes, k, batches: g.groups, a: weights, b: &patches, finish })
         } else {
-            run(&Job { kernel, m: lanes, n: g.go, k, batches: g.groups, a: &patches, b: &weights, finish })
+            run(&Job { kernel, m: lanes, n: g.go, k, batches: g.groups, a: &patches, b: weights, finish })
         }
-    };
-    drop(copied);
-    r
+    }
 }
 
 /// The single stride of a row-major multi-index, if there is one.
