@@ -143,10 +143,14 @@ impl Model {
         2.0 * bytes as f64 / (self.bytes_per_ns * COPY)
     }
 
+    /// Nanoseconds of a convolution channels first, as recorded.
+    pub(super) fn first_ns(&self, c: &Conv) -> f64 {
+        c.flops / (self.all * c.first(self.lanes, self.peak))
+    }
+
     /// Nanoseconds of a convolution, and whether it runs channels last; `last`: the orders of its two images.
     pub(super) fn ns(&self, c: &Conv, last: [bool; 2]) -> (f64, bool) {
-        let time = |share: f64| c.flops / (self.all * share);
-        let (first, in_last) = (time(c.first(self.lanes, self.peak)), time(c.last(self.peak)));
+        let (first, in_last) = (self.first_ns(c), c.flops / (self.all * c.last(self.peak)));
         let copies = |to: bool| (0..2).filter(|&i| last[i] != to).map(|i| self.copy_ns(c.bytes[i])).sum::<f64>();
         let (a, b) = (first + copies(false), in_last + copies(true));
         if b < a { (b, true) } else { (a, false) }
