@@ -129,4 +129,8 @@ pub struct MemoryStats {
     pub system_allocations: u64,
     /// Number of buffers handed out.
     pub allocations: u64,
+    /// Held by packed copies of arguments that programs only read, kept from run to run; not part of `live`.
+    pub packed: u64,
+    /// Number of operands that a kernel found packed.
+    pub prepack_hits: u64,
 }

@@ -19,7 +19,8 @@ pub struct DeviceBackend {
 
 impl DeviceBackend {
     pub fn new(device: Arc<dyn Device>, options: CompileOptions) -> DeviceBackend {
-        let options = CompileOptions { memory: options.memory.or(device.plans()), ..options };
+        let mut options = CompileOptions { memory: options.memory.or(device.plans()), ..options };
+        options.model.lanes = device.lanes().unwrap_or(options.model.lanes);
         DeviceBackend { device, options }
     }
 
@@ -82,6 +83,8 @@ impl Backend for DeviceBackend {
             reserved: s.reserved as u64,
             system_allocations: s.system_allocations as u64,
             allocations: s.allocations as u64,
+            packed: s.packed as u64,
+            prepack_hits: s.prepack_hits,
         }
     }
 

@@ -50,7 +50,8 @@ pub(crate) fn node(run: &mut Run<'_>, n: usize) {
             },
         };
         let len = trace.storages[i as usize].storage.nbytes();
-        storages.push(Bytes { ptr: buffer.ptr(), len });
+        // The kernel is PyTorch's: whatever it gets it may write.
+        storages.push(Bytes { ptr: buffer.write_ptr(), len });
         held.push(buffer);
     }
     if let Err(fault) = run.writes(n) {
@@ -197,7 +198,7 @@ impl EagerOutputs for Outputs<'_> {
             self.short.get_or_insert((index, e));
             error
         })?;
-        let ptr = buffer.ptr();
+        let ptr = buffer.write_ptr();
         self.put(index, buffer)?;
         Ok(ptr)
     }

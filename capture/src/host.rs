@@ -38,7 +38,7 @@ impl Session {
     pub fn expose(&self, storage: &Storage, cause: CutCause, frame: FrameId) -> Result<*mut u8, SessionError> {
         let buffer = self.materialize(storage, true, cause, frame)?;
         storage.set_exposed();
-        Ok(buffer.ptr())
+        Ok(buffer.expose())
     }
 
     /// Replaces the whole contents of `storage` by `src`, which must be as long. Never cuts: what is recorded or in

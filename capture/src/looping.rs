@@ -246,7 +246,7 @@ struct Counted {
 
 impl Memory for Counted {
     fn ptr(&self) -> *mut u8 {
-        self.count.ptr()
+        self.count.expose()
     }
     fn len(&self) -> usize {
         self.count.len()
@@ -318,7 +318,7 @@ fn iterate(run: &Run<'_>, n: usize) -> Result<Vec<Buffer>, Arc<Fault>> {
     };
     let known = shared.loops.lock().get(&id).cloned();
     let known = known.ok_or_else(|| broken("a loop that this process does not know"))?;
-    let mut first: SmallVec<[*mut u8; 8]> = SmallVec::new();
+    let mut first: SmallVec<[*const u8; 8]> = SmallVec::new();
     let mut dense = |args: &[Arg]| {
         let value = |arg: &Arg| {
             let Arg::Tensor(t) = arg else { return Err(broken("a loop over something that is no tensor")) };
@@ -372,7 +372,7 @@ fn iterate(run: &Run<'_>, n: usize) -> Result<Vec<Buffer>, Arc<Fault>> {
 }
 
 /// Results of node `n` are memory of their own: not an operand's (`first`), not each other's.
-fn own(run: &Run<'_>, n: usize, values: &mut [Buffer], first: &[*mut u8]) -> Result<(), Arc<Fault>> {
+fn own(run: &Run<'_>, n: usize, values: &mut [Buffer], first: &[*const u8]) -> Result<(), Arc<Fault>> {
     for i in 0..values.len() {
         let taken = first.contains(&values[i].ptr()) || values[..i].iter().any(|v| v.ptr() == values[i].ptr());
         if taken {

@@ -65,6 +65,10 @@ pub struct Metrics {
     pub reserved_bytes: u64,
     /// Allocations that reached the system since the start of the process.
     pub system_allocations: u64,
+    /// Packed copies of weights kept for the next run, bytes; beside `live_bytes`, within `reserved_bytes`.
+    pub packed_bytes: u64,
+    /// Operands that a kernel found packed by an earlier run.
+    pub prepack_hits: u64,
     /// Storages alive now.
     pub live_storages: u64,
     /// Segments remembered now.
@@ -107,7 +111,8 @@ counters!(
     bytes_moved,
     busy_nanos,
     records_base,
-    signatures_base
+    signatures_base,
+    prepack_base
 );
 
 impl Counters {
@@ -129,11 +134,12 @@ impl Counters {
         self.calls.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    /// Starts again from zero; `records` and `signatures` are the recorder's present counts.
-    pub(crate) fn reset(&self, records: u64, signatures: u64) {
+    /// Starts again from zero; the arguments are the present counts of what the recorder and the device count.
+    pub(crate) fn reset(&self, records: u64, signatures: u64, prepack_hits: u64) {
         self.reset_numbers();
         self.records_base.store(records, Relaxed);
         self.signatures_base.store(signatures, Relaxed);
+        self.prepack_base.store(prepack_hits, Relaxed);
         self.calls.lock().unwrap_or_else(|e| e.into_inner()).clear();
     }
 }

@@ -249,6 +249,8 @@ impl Session {
             peak_bytes: memory.peak,
             reserved_bytes: memory.reserved,
             system_allocations: memory.system_allocations,
+            packed_bytes: memory.packed,
+            prepack_hits: memory.prepack_hits - c.prepack_base.load(Relaxed),
             live_storages: Storage::live_count() as u64,
             cached_segments: self.core.cache.len() as u64,
         }
@@ -257,7 +259,8 @@ impl Session {
     /// Starts all counters and reports from zero, and the memory peak from the present use.
     pub fn reset_metrics(&self) {
         let recorded = self.recorder.stats();
-        self.shared().counters.reset(recorded.records, recorded.signatures);
+        let hits = self.shared().backend.memory().prepack_hits;
+        self.shared().counters.reset(recorded.records, recorded.signatures, hits);
         self.report().reset();
         self.shared().compiles.reset();
         self.shared().backend.reset_peak();

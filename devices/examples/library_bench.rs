@@ -122,6 +122,7 @@ fn convolution(peak: f64, n: usize, ci: usize, co: usize, hw: usize, k: usize, s
             input: arr(&x, xs[0], xs[1], &xs),
             weight: arr(&w, ws[0], ws[1], &ws),
             output: arr(&y, ys[0], ys[1], &ys),
+            keep: None,
         },
     );
     if groups != 1 {
@@ -153,6 +154,7 @@ fn convolution(peak: f64, n: usize, ci: usize, co: usize, hw: usize, k: usize, s
             input: arr(&y, ys[0], ys[1], &ys),
             weight: arr(&w, ws[1], ws[0], &ws),
             output: arr(&x, xs[0], xs[1], &xs),
+            keep: None,
         },
     );
     // dw: the images are the features, dy is the window.
@@ -180,6 +182,7 @@ fn convolution(peak: f64, n: usize, ci: usize, co: usize, hw: usize, k: usize, s
             input: arr(&x, xs[1], xs[0], &xs),
             weight: arr(&y, ys[1], ys[0], &ys),
             output: arr(&w, ws[1], ws[0], &ws),
+            keep: None,
         },
     );
 }

@@ -2,12 +2,14 @@
 pub mod buffer;
 pub mod cpu;
 mod error;
+mod kept;
 pub mod memory;
 pub mod null;
 pub mod store;
 
 pub use buffer::{Buffer, Memory, OutOfRange};
 pub use error::DeviceError;
+pub use kept::Keep;
 
 use memory::MemoryPool;
 use rsx_compiler::program::Program;
@@ -31,6 +33,11 @@ pub trait Device: Send + Sync {
 
     /// What the compiler should know about the device's memory; none if kernels need no work memory of their own.
     fn plans(&self) -> Option<rsx_compiler::DeviceMemory> {
+        None
+    }
+
+    /// f32 numbers in a vector of its library kernels; none if the compiler's own assumption will do.
+    fn lanes(&self) -> Option<i64> {
         None
     }
 

@@ -6,6 +6,7 @@
 //! blocks go back to the system before the pool holds more than twice what was ever in use. Blocks are 64-byte
 //! aligned; from 4 MiB on they are aligned to 2 MiB and advised to use huge pages.
 
+use crate::kept::Registry;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -49,6 +50,10 @@ pub struct MemoryStats {
     pub system_allocations: usize,
     /// Number of blocks handed out.
     pub allocations: usize,
+    /// Held by packed copies of arguments that kernels keep from run to run; not part of `in_use`.
+    pub packed: usize,
+    /// Number of operands that a kernel found packed.
+    pub prepack_hits: u64,
 }
 
 struct Inner {
@@ -61,6 +66,7 @@ struct Inner {
     system: AtomicUsize,
     count: AtomicUsize,
     limit: AtomicUsize,
+    kept: Registry,
 }
 
 // SAFETY: the free lists own their blocks; the addresses are not tied to a thread.
@@ -107,6 +113,7 @@ impl MemoryPool {
             system: AtomicUsize::new(0),
             count: AtomicUsize::new(0),
             limit: AtomicUsize::new(limit.unwrap_or(usize::MAX)),
+            kept: Registry::default(),
         }))
     }
 
@@ -122,13 +129,29 @@ impl MemoryPool {
     ///
     /// Errors with [`OutOfMemory`] if it does not fit the limit even after the cache is emptied.
     pub fn alloc(&self, bytes: usize) -> Result<Block, OutOfMemory> {
-        self.alloc_in(bytes, false)
+        let block = self.alloc_in(bytes, false)?;
+        self.note_use(block.counted);
+        Ok(block)
     }
 
     /// As [`MemoryPool::alloc`], for memory that is given back soon: it may lie in a larger cached block. (What lives long
     /// would keep the rest of that block from everybody; and under a limit that rest would count.)
     pub fn alloc_transient(&self, bytes: usize) -> Result<Block, OutOfMemory> {
-        self.alloc_in(bytes, self.limit().is_none())
+        let block = self.alloc_in(bytes, self.limit().is_none())?;
+        self.note_use(block.counted);
+        Ok(block)
+    }
+
+    /// Memory for a form that is kept (`kept.rs`), which is counted there.
+    pub(crate) fn alloc_kept(&self, bytes: usize) -> Option<Block> {
+        let mut block = self.alloc_in(bytes, false).ok()?;
+        block.counted = 0;
+        Some(block)
+    }
+
+    /// What kernels keep of the pool's buffers.
+    pub(crate) fn kept(&self) -> &Registry {
+        &self.0.kept
     }
 
     fn alloc_in(&self, bytes: usize, in_larger: bool) -> Result<Block, OutOfMemory> {
@@ -145,7 +168,6 @@ impl MemoryPool {
             None => (self.from_system(size).ok_or_else(|| self.refuse(bytes))?, class),
         };
         p.count.fetch_add(1, Ordering::Relaxed);
-        self.note_use(size);
         Ok(Block { ptr, len: bytes, class, counted: size, owner: Owner::Pool(self.clone()) })
     }
 
@@ -176,7 +198,7 @@ impl MemoryPool {
     /// cached large blocks back, smaller ones first. Streams of changing sizes leave them.
     fn make_way(&self, size: usize) {
         let p = &self.0;
-        let most = 2 * p.most.load(Ordering::Relaxed).max(p.in_use.load(Ordering::Relaxed) + size);
+        let most = 2 * p.most.load(Ordering::Relaxed).max(p.in_use.load(Ordering::Relaxed) + size) + p.kept.bytes();
         let too_much = || p.reserved.load(Ordering::Relaxed) + size > most;
         if size < HUGE_FROM || !too_much() {
             return;
@@ -218,8 +240,9 @@ impl MemoryPool {
         None
     }
 
-    /// Returns all cached blocks to the system; the number of bytes given back.
+    /// Returns all cached blocks to the system, those of kept forms included; the number of bytes given back.
     pub fn empty_cache(&self) -> usize {
+        self.0.kept.release(true);
         let mut freed = 0;
         for (class, list) in self.0.free.iter().enumerate() {
             for ptr in std::mem::take(&mut *lock(list)) {
@@ -269,6 +292,9 @@ impl MemoryPool {
     /// Bounds what the pool holds from the system, bytes; `None` lifts the bound.
     pub fn set_limit(&self, limit: Option<usize>) {
         self.0.limit.store(limit.unwrap_or(usize::MAX), Ordering::Relaxed);
+        if limit.is_some() {
+            self.0.kept.release(true);
+        }
     }
 
     pub fn stats(&self) -> MemoryStats {
@@ -279,6 +305,8 @@ impl MemoryPool {
             reserved: p.reserved.load(Ordering::Relaxed),
             system_allocations: p.system.load(Ordering::Relaxed),
             allocations: p.count.load(Ordering::Relaxed),
+            packed: p.kept.bytes(),
+            prepack_hits: p.kept.hits(),
         }
     }
 }

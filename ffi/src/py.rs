@@ -101,7 +101,7 @@ fn metrics(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         records signatures segments replays compiles plans compiling compile_failures compile_seconds cache_hits disk_hits disk_rejects
         check_failures eager_runs eager_ops calls
         fallbacks cuts host_waits wait_seconds throttles launch_failures loop_iterations faults kernels bytes_moved busy_seconds
-        live_bytes peak_bytes reserved_bytes system_allocations live_storages cached_segments
+        live_bytes peak_bytes reserved_bytes system_allocations packed_bytes prepack_hits live_storages cached_segments
     }
     Ok(d)
 }

@@ -38,7 +38,9 @@ def metrics() -> dict[str, Any]:
       ``torch.while_loop`` inside programs), ``kernels``, ``bytes_moved``, ``busy_seconds`` (float), ``launch_failures``,
       ``faults`` (ops that failed);
     - waiting: ``host_waits``, ``wait_seconds`` (float), ``throttles`` (cuts that waited for the device to catch up);
-    - memory: ``live_bytes``, ``peak_bytes``, ``reserved_bytes``, ``system_allocations``, ``live_storages``.
+    - memory: ``live_bytes``, ``peak_bytes``, ``reserved_bytes``, ``system_allocations``, ``live_storages``;
+      ``packed_bytes`` (copies of weights in the order in which kernels read them, kept while nobody writes the weights;
+      beside ``live_bytes``) and ``prepack_hits`` (operands found packed by an earlier run).
     """
     return _C.metrics()
 

@@ -116,7 +116,9 @@ fn values(graph: &Graph, args: &Args) -> Result<Vec<Tensor>, String> {
 }
 
 fn compiled(graph: &Graph) -> Result<Compiled, String> {
-    let options = CompileOptions { memory: CpuDevice::new().plans(), ..CompileOptions::from_env() };
+    let device = CpuDevice::new();
+    let mut options = CompileOptions { memory: device.plans(), ..CompileOptions::from_env() };
+    options.model.lanes = device.lanes().unwrap_or(options.model.lanes);
     compile(graph.clone(), &options).map_err(|e| e.to_string())
 }
 

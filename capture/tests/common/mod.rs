@@ -231,7 +231,14 @@ impl Backend for FakeDevice {
     fn memory(&self) -> MemoryStats {
         let p = &self.pool;
         let (live, peak) = (p.live.load(SeqCst), p.peak.load(SeqCst));
-        MemoryStats { live, peak, reserved: live, system_allocations: 0, allocations: p.count.load(SeqCst) }
+        MemoryStats {
+            live,
+            peak,
+            reserved: live,
+            system_allocations: 0,
+            allocations: p.count.load(SeqCst),
+            ..MemoryStats::default()
+        }
     }
     fn reset_peak(&self) {
         self.pool.peak.store(self.pool.live.load(SeqCst), SeqCst);

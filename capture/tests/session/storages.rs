@@ -118,7 +118,7 @@ fn exposed_storages_keep_their_address() {
             assert_eq!(w.values(&p), [1.0]);
             w.upload(&p, &[4.0]);
             let buffer = w.session.materialize(&p.storage, false, CutCause::DataPointer, HERE).unwrap();
-            assert_eq!((buffer.ptr(), floats(&buffer, 1)), (address, vec![4.0]), "{tier:?} donate={donate}");
+            assert_eq!((buffer.ptr().cast_mut(), floats(&buffer, 1)), (address, vec![4.0]), "{tier:?} donate={donate}");
         }
     }
 }

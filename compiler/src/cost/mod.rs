@@ -15,12 +15,14 @@ pub struct DeviceModel {
     pub ops_per_ns: f64,
     /// Floating-point operations of matrix products per ns (all cores); a multiply-add is two.
     pub flops_per_ns: f64,
+    /// f32 numbers in a vector.
+    pub lanes: i64,
 }
 
 impl Default for DeviceModel {
     /// A small x86 server: two cores with 512-bit vectors.
     fn default() -> Self {
-        DeviceModel { launch_ns: 500.0, bytes_per_ns: 25.0, ops_per_ns: 60.0, flops_per_ns: 150.0 }
+        DeviceModel { launch_ns: 500.0, bytes_per_ns: 25.0, ops_per_ns: 60.0, flops_per_ns: 150.0, lanes: 16 }
     }
 }
 

@@ -3,6 +3,7 @@
 //! A pass reads a graph and returns another; it lives in one file that opens with its before/after and safety contract.
 //! Everything that crosses passes (order, switching on and off by name, timing, dumps, verification) is done here and
 //! nowhere else.
+mod channels;
 mod cse;
 mod dce;
 pub(crate) mod dimmap;
@@ -62,6 +63,12 @@ pub static PASSES: &[Pass] = &[
     },
     Pass { name: "dots", required: true, doc: "contractions in their one form", run: |g, _| dots::run(g) },
     Pass {
+        name: "channels",
+        required: false,
+        doc: "convolutions in the order of dimensions in which they are fastest",
+        run: |g, c| channels::run(g, &c.options.model),
+    },
+    Pass {
         name: "layout",
         required: false,
         doc: "library results are stored in the order of their readers",
@@ -82,6 +89,9 @@ static PIPELINE: &[&str] = &[
     "simplify",
     // Forward and backward recompute each other's parts; merge them before shapes are moved, while they look equal.
     "cse",
+    // Convolutions channels first or last: images still have all their dimensions, and what this adds at the border of
+    // regions meets the recorded transposes in the next `simplify`.
+    "channels",
     // Contractions get their one form, with explicit transposes for what was in dimension numbers, so that shapes can be
     // moved through them.
     "dots",

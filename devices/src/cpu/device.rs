@@ -63,6 +63,10 @@ impl Device for CpuDevice {
         })
     }
 
+    fn lanes(&self) -> Option<i64> {
+        Some(super::lib::gemm::kernel::f32_kernel().lanes as i64)
+    }
+
     fn compile(&self, program: Arc<Program>) -> Result<Arc<dyn Executable>, DeviceError> {
         super::listing::attach(&program, self.target);
         Ok(Arc::new(CpuExecutable::compile(program, self.target, self.pool.clone(), self.store.as_ref())?))

@@ -11,6 +11,7 @@ use super::library::{self, Array};
 use super::pool;
 use super::target::Target;
 use super::waves::{Wave, waves};
+use crate::kept::{Keep, next_run};
 use crate::memory::{Block, MemoryPool};
 use crate::store::DiskStore;
 use crate::{Buffer, CompileStats, DeviceError, Executable, RunCost, ThunkTime, check_arguments};
@@ -35,6 +36,10 @@ pub(super) struct CpuExecutable {
     /// another way.
     first_overwrite: usize,
     pool: MemoryPool,
+    /// Parameters that the program writes.
+    written: Vec<bool>,
+    /// Packed forms of parameters are kept while this lives.
+    user: Arc<()>,
     constants: Block,
     cost: RunCost,
     stats: CompileStats,
@@ -59,11 +64,14 @@ pub(super) struct Call {
 
 /// Where places are in memory during one run.
 pub(super) struct Bases<'a> {
-    params: &'a [Buffer],
-    results: &'a [Buffer],
+    params: SmallVec<[*mut u8; 16]>,
+    results: SmallVec<[*mut u8; 16]>,
     slab: *mut u8,
     constants: *mut u8,
     scalars: &'a [u64],
+    buffers: &'a [Buffer],
+    executable: &'a CpuExecutable,
+    run: u64,
 }
 
 // SAFETY: addresses of memory that the run holds; who writes where is decided by the program.
@@ -72,13 +80,20 @@ unsafe impl Sync for Bases<'_> {}
 impl Bases<'_> {
     pub(super) fn at(&self, place: Place, offset: u64) -> *mut u8 {
         let (base, more) = match place {
-            Place::Param(n) => (self.params[n as usize].ptr(), 0),
-            Place::Result(n) => (self.results[n as usize].ptr(), 0),
+            Place::Param(n) => (self.params[n as usize], 0),
+            Place::Result(n) => (self.results[n as usize], 0),
             Place::Slab { offset } => (self.slab, offset),
             Place::Constant { offset } => (self.constants, offset),
             Place::Scalar(n) => (self.scalars[n as usize..].as_ptr().cast_mut().cast(), 0),
         };
         base.wrapping_add((offset + more) as usize)
+    }
+
+    /// The parameter at `place`, whose packed forms may be kept: the program only reads it.
+    pub(super) fn keep(&self, place: Place) -> Option<Keep<'_>> {
+        let Place::Param(n) = place else { return None };
+        let (buffer, e) = (&self.buffers[n as usize], self.executable);
+        (!e.written[n as usize]).then_some(Keep { buffer, pool: &e.pool, user: &e.user, run: self.run })
     }
 }
 
@@ -175,7 +190,20 @@ impl CpuExecutable {
         let waves = waves(&program, &kernels, pool::num_threads());
         let overwriting = |w: &Wave| w.thunks.iter().any(|&n| overwrites(&program.thunks[n], &program));
         let first_overwrite = waves.iter().position(overwriting).unwrap_or(waves.len());
-        Ok(CpuExecutable { program, kernels, steps, waves, first_overwrite, pool, constants, cost, stats })
+        let (written, user) = (written(&program), Arc::new(()));
+        Ok(CpuExecutable {
+            program,
+            kernels,
+            steps,
+            waves,
+            first_overwrite,
+            pool,
+            written,
+            user,
+            constants,
+            cost,
+            stats,
+        })
     }
 
     fn kernel(&self, call: &Call, b: &Bases, fault: &Fault) -> Result<(), DeviceError> {
@@ -301,24 +329,64 @@ impl CpuExecutable {
             Err(e) if !self.steps.is_empty() => return Err(self.not_launched(0, true, e.to_string())),
             slab => slab?,
         };
-        let b = Bases { params, results, slab: slab.as_ptr(), constants: self.constants.as_ptr(), scalars };
+        // Addresses that may be written are asked for where the program writes, and nowhere else.
+        let param = |(b, &w): (&Buffer, &bool)| if w { b.write_ptr() } else { b.ptr().cast_mut() };
+        let b = Bases {
+            params: params.iter().zip(&self.written).map(param).collect(),
+            results: results.iter().map(Buffer::write_ptr).collect(),
+            slab: slab.as_ptr(),
+            constants: self.constants.as_ptr(),
+            scalars,
+            buffers: params,
+            executable: self,
+            run: next_run(),
+        };
         self.steps(&b, times)
+    }
+}
+
+impl Drop for CpuExecutable {
+    fn drop(&mut self) {
+        // What only this program used goes with it.
+        self.user = Arc::new(());
+        self.pool.kept().release(false);
+    }
+}
+
+/// The views that a thunk writes.
+fn outputs(thunk: &Thunk) -> SmallVec<[&View; 8]> {
+    match thunk {
+        Thunk::Kernel(call) => call.outputs.iter().collect(),
+        Thunk::Group(calls) => calls.iter().flat_map(|c| &c.outputs).collect(),
+        // Work memory is written too.
+        Thunk::Library { outputs, epilogue, work, .. } => {
+            outputs.iter().chain(epilogue.iter().flat_map(|c| &c.outputs)).chain(work).collect()
+        }
+        Thunk::Copy { to, .. } => SmallVec::from_elem(to, 1),
+    }
+}
+
+/// The donated parameter whose memory a place is.
+fn donated(place: Place, program: &Program) -> Option<u32> {
+    match place {
+        Place::Param(n) => Some(n),
+        Place::Result(r) => program.results[r as usize].alias,
+        Place::Slab { .. } | Place::Constant { .. } | Place::Scalar(_) => None,
     }
 }
 
 /// Does the thunk write memory of a donated parameter?
 fn overwrites(thunk: &Thunk, program: &Program) -> bool {
-    let donated = |v: &View| match v.place {
-        Place::Param(_) => true,
-        Place::Result(r) => program.results[r as usize].alias.is_some(),
-        Place::Slab { .. } | Place::Constant { .. } | Place::Scalar(_) => false,
-    };
-    match thunk {
-        Thunk::Kernel(call) => call.outputs.iter().any(donated),
-        Thunk::Group(calls) => calls.iter().flat_map(|c| &c.outputs).any(donated),
-        Thunk::Library { outputs, .. } => outputs.iter().any(donated),
-        Thunk::Copy { to, .. } => donated(to),
-    }
+    outputs(thunk).iter().any(|v| donated(v.place, program).is_some())
+}
+
+/// For every parameter: the program writes it.
+fn written(program: &Program) -> Vec<bool> {
+    let mut list = vec![false; program.params.len()];
+    let aliases = program.results.iter().filter_map(|r| r.alias);
+    let stores = program.thunks.iter().flat_map(outputs).filter_map(|v| donated(v.place, program));
+    aliases.chain(stores).for_each(|n| list[n as usize] = true);
+    list
 }
 
 fn bytes(v: &View) -> u64 {

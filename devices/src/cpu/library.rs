@@ -7,7 +7,7 @@ use super::executable::Bases;
 use super::extern_math::Fault;
 use super::kernel::Kernel;
 use super::lib::attention::{self, Attention, Gradients, Heads, LogSumExp};
-use super::lib::conv::{Conv, ConvArray, ConvDim, Rows, conv, conv_then};
+use super::lib::conv::{Conv, ConvArray, ConvDim, Rows, conv, conv_then, images_inner};
 use super::lib::gather::{IndexReport, gather};
 use super::lib::gemm::{self, BatchDim, Gemm, Operand, Output, Tile, gemm};
 use super::lib::reduce_window::{WindowDim, WindowKind, reduce_window};
@@ -17,6 +17,7 @@ use super::lib::sort::{sort, topk};
 use super::lib::{Elem, LibError, View as LibView, argreduce::argreduce, copy::copy as lib_copy};
 use super::pool;
 use crate::DeviceError;
+use crate::kept::Keep;
 use crate::memory::MemoryPool;
 use rsx_compiler::interp::{self, Tensor};
 use rsx_compiler::ir::{Attrs, CumKind, DType, OpKind, ReduceKind, ScatterKind as IrScatter, TensorType};
@@ -72,6 +73,12 @@ impl Array {
             Origin::Place(place, offset) => b.at(place, offset),
             Origin::Address(a) => std::ptr::with_exposed_provenance_mut(a),
         }
+    }
+
+    /// Where a packed form of it may be kept from run to run.
+    fn keep<'a>(&self, b: &'a Bases) -> Option<Keep<'a>> {
+        let Origin::Place(place, _) = self.origin else { return None };
+        b.keep(place)
     }
 
     /// A row-major array of type `ty` at `ptr`; null: nowhere yet.
@@ -227,7 +234,7 @@ impl Call {
                 let out = if self.own.is_some() { None } else { self.outputs.first() };
                 let Some(batch) = self.batch_dims(out) else { return 0 };
                 let epilogue: Option<gemm::Epilogue> = if self.own.is_some() { Some(&nothing) } else { None };
-                let product = self.product(&batch, out, epilogue, &|_| std::ptr::null_mut());
+                let product = self.product(&batch, out, epilogue, &|_| (std::ptr::null_mut(), None));
                 product.map_or(0, |g| gemm::work_bytes(&g))
             }
             OpKind::Attention | OpKind::AttentionBackward => {
@@ -417,11 +424,14 @@ impl Call {
         batch: &'a [BatchDim],
         out: Option<&Array>,
         epilogue: Option<gemm::Epilogue<'a>>,
-        at: &dyn Fn(&Array) -> *mut u8,
+        at: &dyn Fn(&Array) -> (*mut u8, Option<Keep<'a>>),
     ) -> Option<Gemm<'a>> {
         let [x, y] = &self.inputs[..] else { return None };
         let r = batch.len();
-        let operand = |v: &Array| Operand { ptr: at(v), elem: elem(v.dtype), row: v.strides[r], col: v.strides[r + 1] };
+        let operand = |v: &Array| {
+            let (ptr, keep) = at(v);
+            Operand { ptr, elem: elem(v.dtype), row: v.strides[r], col: v.strides[r + 1], keep }
+        };
         Some(Gemm {
             m: x.dims[r],
             n: y.dims[r + 1],
@@ -429,7 +439,7 @@ impl Call {
             batch,
             a: operand(x),
             b: operand(y),
-            c: out.map(|o| Output { ptr: at(o), elem: elem(o.dtype), ld: o.strides[r] }),
+            c: out.map(|o| Output { ptr: at(o).0, elem: elem(o.dtype), ld: o.strides[r] }),
             accumulate: false,
             epilogue,
         })
@@ -446,7 +456,7 @@ impl Call {
             }
         };
         let tile: Option<gemm::Epilogue> = if epilogue.is_some() { Some(&tile) } else { None };
-        let Some(product) = self.product(&batch, out, tile, &|a| a.ptr(b)) else { return Ok(Done::No) };
+        let Some(product) = self.product(&batch, out, tile, &|a| (a.ptr(b), a.keep(b))) else { return Ok(Done::No) };
         // SAFETY: the program's views cover live memory; the output overlaps neither itself nor the operands.
         unsafe { gemm(&product)? };
         Ok(Done::Yes)
@@ -490,6 +500,7 @@ impl Call {
             input: with(array(x, d.input_batch, d.input_feature), &xs),
             weight: with(array(w, d.kernel_output_feature, d.kernel_input_feature), &ws),
             output: with(array(out, d.output_batch, d.output_feature), &os),
+            keep: w.keep(b),
         };
         let Some(e) = epilogue else {
             // SAFETY: as in `dot`.
@@ -499,6 +510,19 @@ impl Call {
         // Result (image, feature, y, x): its rows are numbered in this order.
         let planar =
             out.dims.len() == 4 && (d.output_batch, d.output_feature, &d.output_spatial[..]) == (0, 1, &[2, 3]);
+        // Result (image, y, x, feature): blocks of positions and features are rectangles of that space.
+        let last = out.dims.len() == 4 && (d.output_batch, d.output_feature, &d.output_spatial[..]) == (0, 3, &[1, 2]);
+        if last && *batch_groups == 1 && !images_inner(&c) && spatial.iter().all(|s| s.lhs_dilation == 1 && !s.reverse)
+        {
+            let per = c.out_features / c.feature_groups;
+            let tile = |t: &Tile| {
+                let (row, column) = (t.row0, t.batch * per + t.col0);
+                e.apply((row, row + t.rows), (column, column + t.cols), t.ptr, t.ld as usize);
+            };
+            // SAFETY: as in `dot`; the tiles lie in the epilogue's space.
+            unsafe { conv(&c, Some(&tile))? };
+            return Ok(Done::Yes);
+        }
         let (features, lines, width) = (c.out_features, out.dims.get(2), out.dims.last());
         let (Some(&lines), Some(&width), true) = (lines, width, planar) else { return Ok(Done::No) };
         let rows = |r: &Rows| {

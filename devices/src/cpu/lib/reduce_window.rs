@@ -95,6 +95,10 @@ unsafe fn run<T: Scalar>(
     window: &[WindowDim],
 ) {
     let rank = src.rank();
+    // SAFETY: the caller's contract.
+    if unsafe { by_rows::<T>(kind, dst, indices, src, window) } {
+        return;
+    }
     // Loop only over dimensions with a window; the others follow the output.
     let over: SmallVec<[usize; 4]> = (0..rank).filter(|&d| window[d].size != 1).collect();
     let mut flat: SmallVec<[isize; 8]> = smallvec::smallvec![0; rank];
@@ -209,6 +213,129 @@ unsafe fn run<T: Scalar>(
     });
 }
 
+/// Windows over the last two dimensions, a row of outputs at a time: a pass over the row for each place of the window, in
+/// the order in which one window would be walked, so that results are the same. False, and nothing is done, for others.
+unsafe fn by_rows<T: Scalar>(
+    kind: WindowKind,
+    dst: &View,
+    indices: Option<(&View, usize)>,
+    src: &View,
+    window: &[WindowDim],
+) -> bool {
+    let rank = src.rank();
+    if rank < 2
+        || window[..rank - 2].iter().any(|w| *w != WindowDim::ONE)
+        || src.strides[rank - 1] != 1
+        || indices.is_some_and(|(_, from)| from != rank - 2)
+    {
+        return false;
+    }
+    let [wy, wx] = [&window[rank - 2], &window[rank - 1]];
+    let ([ih, iw], [oh, ow]) = ([src.dims[rank - 2], src.dims[rank - 1]], [dst.dims[rank - 2], dst.dims[rank - 1]]);
+    // Input under place k of output o's window.
+    let at = |w: &WindowDim, o: usize, k: usize| (o * w.stride + k * w.dilation) as isize - w.pad_lo;
+    // Outputs whose place k is in the input.
+    let range = |w: &WindowDim, k: usize, outputs: usize, n: usize| {
+        let first = at(w, 0, k);
+        let (s, n) = (w.stride as isize, n as isize);
+        let lo = if first >= 0 { 0 } else { (-first + s - 1) / s };
+        let hi = if first >= n { 0 } else { (n - 1 - first) / s + 1 };
+        let hi = hi.clamp(0, outputs as isize);
+        (lo.min(hi) as usize, hi as usize)
+    };
+    // Every window meets an element.
+    let meets = |w: &WindowDim, outputs: usize, n: usize| {
+        (0..outputs).all(|o| (0..w.size).any(|k| (0..n as isize).contains(&at(w, o, k))))
+    };
+    if !meets(wy, oh, ih) || !meets(wx, ow, iw) || ih * iw > i32::MAX as usize {
+        return false;
+    }
+    let columns: SmallVec<[(usize, usize); 8]> = (0..wx.size).map(|k| range(wx, k, ow, iw)).collect();
+    let rows: usize = dst.dims[..rank - 1].iter().product();
+    let per = wy.size * wx.size;
+    let ist = indices.map_or(dst.strides, |(i, _)| i.strides);
+    let (sp, dp, ip) = (Ptr(src.ptr), Ptr(dst.ptr), indices.map(|(i, _)| Ptr(i.ptr)));
+    let outer = &dst.dims[..rank - 1];
+    let start = match kind {
+        WindowKind::Sum => T::Acc::zero(),
+        WindowKind::Max => T::lowest().to_acc(),
+        WindowKind::Min => T::highest().to_acc(),
+    };
+    // The first element that each output of a row meets.
+    let first: Vec<i32> =
+        (0..ow).map(|o| (0..wx.size).map(|k| at(wx, o, k)).find(|&x| x >= 0).unwrap_or(0) as i32).collect();
+    pool::parallel_range(rows, 1, (rows * ow * (per + 2)) as u64, &|begin, end| {
+        let mut walk = Walk::new(outer, [&dst.strides[..rank - 1], &ist[..rank - 1]], begin);
+        let mut acc = vec![start; ow];
+        let (mut chosen, mut elements) = (vec![0i32; ow], acc.clone());
+        for _ in begin..end {
+            let oy = walk.at(rank - 2);
+            let base: isize = (0..rank - 2).map(|d| walk.at(d) as isize * src.strides[d]).sum();
+            acc.fill(start);
+            let mut none = true;
+            for ky in 0..wy.size {
+                let y = at(wy, oy, ky);
+                if y < 0 || y >= ih as isize {
+                    continue;
+                }
+                let line = y as i32 * iw as i32;
+                if std::mem::take(&mut none) {
+                    chosen.iter_mut().zip(&first).for_each(|(c, f)| *c = line + f);
+                }
+                for (kx, &(lo, hi)) in columns.iter().enumerate() {
+                    if lo >= hi {
+                        continue;
+                    }
+                    let x0 = at(wx, lo, kx);
+                    // Side by side first: the loops below then work on vectors.
+                    let (acc, elements) = (&mut acc[lo..hi], &mut elements[..hi - lo]);
+                    for (i, e) in elements.iter_mut().enumerate() {
+                        let at = base + y * src.strides[rank - 2] + x0 + (i * wx.stride) as isize;
+                        // SAFETY: outputs `lo..hi` meet elements of the row.
+                        *e = unsafe { *sp.at::<T>(at) }.to_acc();
+                    }
+                    if kind == WindowKind::Sum {
+                        acc.iter_mut().zip(elements).for_each(|(a, x)| *a = a.add(*x));
+                        continue;
+                    }
+                    let (places, from) = (&mut chosen[lo..hi], (line + x0 as i32, wx.stride as i32));
+                    if kind == WindowKind::Max {
+                        select(acc, elements, places, from, |a, x| a.lt(x));
+                    } else {
+                        select(acc, elements, places, from, |a, x| x.lt(a));
+                    }
+                }
+            }
+            for o in 0..ow {
+                // SAFETY: the output position is inside both views.
+                unsafe {
+                    *dp.at::<T>(walk.off[0] + o as isize * dst.strides[rank - 1]) = T::from_acc(acc[o]);
+                    if let Some(ip) = ip {
+                        *ip.at::<i64>(walk.off[1] + o as isize * ist[rank - 1]) = i64::from(chosen[o]);
+                    }
+                }
+            }
+            walk.step();
+        }
+    });
+    true
+}
+
+/// Takes every element that is better than what an output holds, or NaN, and its place: `first`, `first + step`, ...
+fn select<A: Scalar>(
+    acc: &mut [A],
+    elements: &[A],
+    places: &mut [i32],
+    (first, step): (i32, i32),
+    better: impl Fn(A, A) -> bool,
+) {
+    for (i, ((a, &x), c)) in acc.iter_mut().zip(elements).zip(places).enumerate() {
+        let take = better(*a, x) | x.is_nan();
+        *a = if take { x } else { *a };
+        *c = if take { first + i as i32 * step } else { *c };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,7 +346,7 @@ mod tests {
     #[test]
     fn against_a_plain_loop() {
         let mut rng = Lcg(2);
-        for _ in 0..60 {
+        for round in 0..120 {
             let dims = [2, 1 + rng.below(9), 1 + rng.below(9), 1 + rng.below(5)];
             let mut window = [WindowDim::ONE; 4];
             for w in &mut window[1..] {
@@ -230,6 +357,9 @@ mod tests {
                     pad_hi: rng.below(3) as isize - 1,
                     dilation: 1 + rng.below(2),
                 };
+            }
+            if round % 2 == 0 {
+                window[1] = WindowDim::ONE;
             }
             let out: Vec<usize> = (0..4).map(|d| window[d].outputs(dims[d])).collect();
             let v: Vec<f32> = (0..dims.iter().product())

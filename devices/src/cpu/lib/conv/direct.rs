@@ -16,6 +16,9 @@ use crate::cpu::lib::gemm::scratch;
 use crate::cpu::lib::simd;
 use crate::cpu::lib::view::{LibError, Ptr};
 use crate::cpu::pool;
+use crate::kept::{Form, Keep, Kept};
+use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// Bytes of the planes of a task: a part of the L2 cache.
 const PLANES: usize = 256 << 10;
@@ -183,8 +186,16 @@ pub(super) unsafe fn run(c: &Conv, g: &Geometry, then: Option<Then>) -> Result<(
             parts.push(Part { y: *cy, x: *cx, offs, weights });
         }
     }
+    let mut p = Plan { c, g, tiles, planes, plane, rows, images, parts, weights: std::ptr::null(), in_place, then };
+    // SAFETY: the buffer holds all weights.
+    let kept = c.keep.and_then(|keep| p.kept(&keep, total * 4, |w| unsafe { p.pack_weights(Ptr(w)) }));
+    if let Some(kept) = kept {
+        p.weights = kept.ptr().cast();
+        // SAFETY: the caller's contract.
+        return unsafe { p.tasks() };
+    }
     scratch([total * 4, 0, 0], |[w, _, _]| {
-        let p = Plan { c, g, tiles, planes, plane, rows, images, parts, weights: w.cast(), in_place, then };
+        p.weights = w.cast();
         // SAFETY: the buffer holds all weights; the tasks' contract is the caller's.
         unsafe {
             p.pack_weights(Ptr(w));
@@ -194,6 +205,22 @@ pub(super) unsafe fn run(c: &Conv, g: &Geometry, then: Option<Then>) -> Result<(
 }
 
 impl Plan<'_> {
+    /// The packed weights of `bytes` bytes, if they are kept: what decides them is where and how they lie and which taps
+    /// each part has.
+    fn kept(&self, keep: &Keep, bytes: usize, make: impl FnOnce(*mut u8)) -> Option<Arc<Kept>> {
+        let (w, g) = (&self.c.weight, self.g);
+        let form = || {
+            let strides = [w.major, w.minor, g.w_spatial[1], g.w_spatial[2]];
+            let sizes = [g.groups, g.go, g.gi, g.dims[1].lhs_dilation, g.dims[2].lhs_dilation, ROWS];
+            let mut form: SmallVec<[i64; 24]> = SmallVec::from_slice(&[1, keep.offset(w.ptr), w.elem as i64]);
+            form.extend(strides.map(|s| s as i64));
+            form.extend(sizes.map(|s| s as i64));
+            form.extend(self.parts.iter().flat_map(|p| [p.y.tap, p.y.taps, p.x.tap, p.x.taps]).map(|n| n as i64));
+            Form(form)
+        };
+        keep.get(form, self.c.out_features * g.gi * g.taps * w.elem.size(), bytes, make)
+    }
+
     /// Packs the weights, features beyond the last as zeros.
     unsafe fn pack_weights(&self, to: Ptr) {
         let (c, g) = (self.c, self.g);

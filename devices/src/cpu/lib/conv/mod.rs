@@ -4,7 +4,7 @@
 //! reversal, feature and batch groups, any memory layout. The three gradient forms of a convolution
 //! are convolutions of this form.
 //! - Channels first with rows of some length: [`direct`] and, for weight gradients, [`weights`] read
-//!   padded planes where they lie.
+//!   padded planes where they lie; windows of one point are products of packed positions ([`points`]).
 //! - One input feature to a group: [`depthwise`].
 //! - All else: each group is a product of the weights with patches of the input, which are gathered
 //!   while packing ([`patches`]) and never exist in memory as a whole.
@@ -13,22 +13,24 @@ mod depthwise;
 mod direct;
 mod patches;
 mod planes;
+mod points;
+mod taps;
 #[cfg(test)]
 mod tests;
 mod tile;
 mod weights;
 
-use super::copy::copy;
 use super::elem::{Elem, Scalar};
 use super::gemm::kernel::{self, Kernel};
 use super::gemm::pack::{Pack, Strided, Unit};
 use super::gemm::{BatchDim, Epilogue, Finish, Job, Output, Tile, run};
 use super::simd;
 use super::view::{LibError, Ptr, View};
-use crate::memory::MemoryPool;
+use crate::kept::Keep;
 pub use direct::{Rows, Then};
 use patches::Patches;
 use smallvec::SmallVec;
+use taps::Taps;
 
 /// One spatial dimension. Sizes in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +110,8 @@ pub struct Conv<'a> {
     pub input: ConvArray<'a>,
     pub weight: ConvArray<'a>,
     pub output: ConvArray<'a>,
+    /// Where packed weights may be kept from call to call.
+    pub keep: Option<Keep<'a>>,
 }
 
 /// The problem with exactly three spatial dimensions (leading ones of size 1).
@@ -179,7 +183,8 @@ impl Geometry {
 
 /// Runs the convolution; `epilogue` (optional) sees finished blocks before they are stored, as in
 /// `gemm`: rows × columns are (features of the group) × (positions) if [`features_are_rows`], else
-/// the reverse; positions count as n·P + p, or p·N + n if [`images_inner`]; `batch` is the group.
+/// the reverse; positions count as n·P + p, or p·N + n if [`images_inner`]; `batch` is the group. With an epilogue the
+/// output's address may be null: nothing is stored then.
 ///
 /// f32 sums for f32, bf16 and f16; f64 for f64. Errors on inconsistent attributes.
 ///
@@ -204,6 +209,9 @@ pub unsafe fn conv(c: &Conv, epilogue: Option<Epilogue>) -> Result<(), LibError>
             let depthwise = g.gi == 1 && g.go <= 4 && c.feature_groups > 1 && g.taps <= 256;
             if weights::fits(c, &g) {
                 return weights::run(c, &g);
+            }
+            if points::fits(c, &g) {
+                return points::run(c, &g, None);
             }
             if !depthwise && direct::fits(c, &g) {
                 return direct::run(c, &g, None);
@@ -236,11 +244,19 @@ pub unsafe fn conv_then(c: &Conv, then: Then) -> Result<bool, LibError> {
     }
     let g = Geometry::new(c)?;
     let empty = g.gi * g.taps * c.dims.iter().map(|d| d.input).product::<usize>() == 0;
-    if empty || g.n * g.positions * c.out_features == 0 || weights::fits(c, &g) || !direct::fits(c, &g) {
+    if empty || g.n * g.positions * c.out_features == 0 || weights::fits(c, &g) {
         return Ok(false);
     }
     // SAFETY: the caller's contract.
-    unsafe { direct::run(c, &g, Some(then))? };
+    unsafe {
+        if points::fits(c, &g) {
+            points::run(c, &g, Some(then))?;
+        } else if direct::fits(c, &g) {
+            direct::run(c, &g, Some(then))?;
+        } else {
+            return Ok(false);
+        }
+    }
     Ok(true)
 }
 
@@ -328,42 +344,31 @@ where
 {
     let k = g.gi * g.taps;
     let patches = Patches::new(c, g);
-    // Weights as a matrix [group][output feature][k]: in place if k has one stride, else copied.
+    // Weights as a matrix [group][output feature][k].
+    let w = &c.weight;
     let (tap_s, inner) = (&g.w_spatial, &g.dims);
     let order: [(usize, isize); 4] = if patches.feature_inner() {
-        [(inner[0].window, tap_s[0]), (inner[1].window, tap_s[1]), (inner[2].window, tap_s[2]), (g.gi, c.weight.minor)]
+        [(inner[0].window, tap_s[0]), (inner[1].window, tap_s[1]), (inner[2].window, tap_s[2]), (g.gi, w.minor)]
     } else {
-        [(g.gi, c.weight.minor), (inner[0].window, tap_s[0]), (inner[1].window, tap_s[1]), (inner[2].window, tap_s[2])]
+        [(g.gi, w.minor), (inner[0].window, tap_s[0]), (inner[1].window, tap_s[1]), (inner[2].window, tap_s[2])]
     };
-    let mut copied = None;
-    let (w_ptr, w_row, w_k) = match one_stride(&order) {
-        Some(s) => (c.weight.ptr, c.weight.major, s),
-        None => {
-            let size = c.weight.elem.size();
-            let b = MemoryPool::cpu().alloc(c.out_features * k * size)?;
-            let dims = [c.out_features, order[0].0, order[1].0, order[2].0, order[3].0];
-            let st = [c.weight.major, order[0].1, order[1].1, order[2].1, order[3].1];
-            let dense = super::view::dense_strides(&dims);
-            // SAFETY: the copy is ours; the weights are the caller's.
-            unsafe {
-                copy(
-                    &View::new(b.as_ptr(), c.weight.elem, &dims, &dense),
-                    &View::new(c.weight.ptr, c.weight.elem, &dims, &st),
-                )?
-            };
-            let p = b.as_ptr();
-            copied = Some(b);
-            (p, k as isize, 1)
-        }
+    let w_step = w.major * g.go as isize;
+    let w_batch = [BatchDim { size: g.groups, a: w_step, b: w_step, c: c.output.minor * g.go as isize }];
+    let matrix = one_stride(&order).map(|k| Strided {
+        ptr: Ptr(w.ptr),
+        elem: w.elem,
+        lane: w.major,
+        k,
+        batch: &w_batch,
+        which: 0,
+        keep: c.keep,
+    });
+    let scattered = Taps { weight: *w, order, step: w_step, keep: c.keep };
+    let weights: &dyn Pack<U> = match &matrix {
+        Some(m) => m,
+        None => &scattered,
     };
-    let w_batch = [BatchDim {
-        size: g.groups,
-        a: w_row * g.go as isize,
-        b: w_row * g.go as isize,
-        c: c.output.minor * g.go as isize,
-    }];
     let rows_are_features = features_are_rows(c);
-    let weights = Strided { ptr: Ptr(w_ptr), elem: c.weight.elem, lane: w_row, k: w_k, batch: &w_batch, which: 0 };
     let lanes = g.n * g.positions;
     // C in place if all positions of all images have one stride.
     let mut place = [
@@ -381,6 +386,8 @@ where
         (false, Some(s)) => Some(Output { ptr: c.output.ptr, elem: c.output.elem, ld: s }),
         _ => None,
     };
+    // Without an address, what the epilogue sees is all.
+    let stored = !c.output.ptr.is_null();
     let out = Ptr(c.output.ptr);
     let scatter = |t: &Tile| {
         if let Some(f) = epilogue {
@@ -390,21 +397,19 @@ where
         unsafe { scatter_tile::<T>(c, g, out, rows_are_features, t) };
     };
     let finish = Finish {
-        out: direct,
+        out: direct.filter(|_| stored),
         batch: &w_batch,
         accumulate: false,
-        epilogue: if direct.is_some() { epilogue } else { Some(&scatter) },
+        epilogue: if direct.is_some() || !stored { epilogue } else { Some(&scatter) },
     };
     // SAFETY: the caller's contract.
-    let r = unsafe {
+    unsafe {
         if rows_are_features {
-            run(&Job { kernel, m: g.go, n: lanes, k, batches: g.groups, a: &weights, b: &patches, finish })
+            run(&Job { kernel, m: g.go, n: lanes, k, batches: g.groups, a: weights, b: &patches, finish })
         } else {
-            run(&Job { kernel, m: lanes, n: g.go, k, batches: g.groups, a: &patches, b: &weights, finish })
+            run(&Job { kernel, m: lanes, n: g.go, k, batches: g.groups, a: &patches, b: weights, finish })
         }
-    };
-    drop(copied);
-    r
+    }
 }
 
 /// The single stride of a row-major multi-index, if there is one.

@@ -87,6 +87,7 @@ fn check(
         input: arr(ib.as_ptr(), elem, &is),
         weight: arr(wb.as_ptr(), elem, &ws),
         output: arr(ob.as_mut_ptr(), out_elem, &os),
+        keep: None,
     };
     // SAFETY: buffers cover the arrays.
     unsafe { conv(&c, None).unwrap() };
@@ -246,6 +247,11 @@ fn rows_of_outputs_forward_and_gradients() {
             ((8, 8), 3, 1, 1, 1, 3, 16, 20),
             ((16, 16), 3, 2, 1, 1, 2, 16, 12),
             ((7, 7), 3, 1, 1, 1, 400, 4, 2),
+            // Products of points: several panels of features, lines that fill no vector, two blocks of k.
+            ((14, 14), 1, 1, 1, 0, 40, 70, 2),
+            ((28, 28), 1, 1, 1, 0, 12, 130, 2),
+            ((9, 15), 1, 1, 1, 0, 9, 17, 2),
+            ((4, 16), 1, 1, 1, 0, 700, 20, 2),
         ]
         .into_iter()
         .enumerate()
@@ -265,22 +271,28 @@ fn rows_of_outputs_forward_and_gradients() {
 
 #[test]
 fn rows_handed_on_are_the_rows_stored() {
-    at_levels(&[Isa::Portable, Isa::Avx2], || {
+    at_levels(&[Isa::Portable, Isa::Avx2, Isa::Avx512], || {
         let mut rng = Lcg(3);
-        for (form, size, stride, n, gi, go) in
-            [(0, (16, 16), 1, 3, 5, 10), (0, (8, 8), 1, 9, 2, 6), (1, (16, 16), 2, 2, 6, 5), (1, (17, 15), 2, 2, 3, 4)]
-        {
-            let dims = [size.0, size.1].map(|s| three_forms(s, 3, stride, 1, 1)[form]);
+        for (form, size, window, stride, n, gi, go) in [
+            (0, (16, 16), 3, 1, 3, 5, 10),
+            (0, (8, 8), 3, 1, 9, 2, 6),
+            (1, (16, 16), 3, 2, 2, 6, 5),
+            (1, (17, 15), 3, 2, 2, 3, 4),
+            (0, (14, 14), 1, 1, 3, 20, 90),
+            (1, (8, 16), 1, 1, 3, 20, 9),
+        ] {
+            let dims = [size.0, size.1].map(|s| three_forms(s, window, stride, 1, window as isize / 2)[form]);
+            let taps = window * window;
             let (input, out) = ([dims[0].input, dims[1].input], [dims[0].output, dims[1].output]);
             let x: Vec<f32> = (0..n * gi * input[0] * input[1]).map(|_| rng.small() as f32).collect();
-            let w: Vec<f32> = (0..go * gi * 9).map(|_| rng.small() as f32).collect();
+            let w: Vec<f32> = (0..go * gi * taps).map(|_| rng.small() as f32).collect();
             let area = out[0] * out[1];
             let mut stored = vec![0f32; n * go * area];
             fn arr<'a>(p: *const f32, major: usize, minor: usize, spatial: &'a [isize]) -> ConvArray<'a> {
                 let (major, minor) = (major as isize, minor as isize);
                 ConvArray { ptr: p.cast_mut().cast(), elem: Elem::F32, major, minor, spatial }
             }
-            let (xs, os) = ([input[1] as isize, 1], [out[1] as isize, 1]);
+            let (xs, ws, os) = ([input[1] as isize, 1], [window as isize, 1], [out[1] as isize, 1]);
             let mut c = Conv {
                 batch: n,
                 in_features: gi,
@@ -289,8 +301,9 @@ fn rows_handed_on_are_the_rows_stored() {
                 batch_groups: 1,
                 dims: &dims,
                 input: arr(x.as_ptr(), gi * input[0] * input[1], input[0] * input[1], &xs),
-                weight: arr(w.as_ptr(), gi * 9, 9, &[3, 1]),
+                weight: arr(w.as_ptr(), gi * taps, taps, &ws),
                 output: arr(stored.as_mut_ptr(), go * area, area, &os),
+                keep: None,
             };
             // SAFETY: the vectors cover the arrays.
             unsafe { conv(&c, None).unwrap() };
@@ -334,6 +347,7 @@ fn numbers_behind_a_rows_end_do_not_reach_the_weight_gradient() {
         input: arr(x.as_ptr(), h * w, 2 * h * w, &xs),
         weight: arr(dy.as_ptr(), h * 14, 2 * h * 14, &ds),
         output: arr(out.as_mut_ptr(), 1, 2, &[1, 1]),
+        keep: None,
     };
     // SAFETY: the vectors cover the arrays.
     unsafe { conv(&c, None).unwrap() };
@@ -356,6 +370,7 @@ fn refuses_inconsistent_attributes() {
         input: a,
         weight: a,
         output: a,
+        keep: None,
     };
     // SAFETY: refused before any access.
     assert!(unsafe { conv(&c, None) }.is_err());

@@ -10,9 +10,11 @@
 //! If rows are few for the threads, a tall product packs both operands first and divides the columns
 //! too. Tasks are claimed one by one, large ones first, so that threads end together.
 //! k is blocked alike in all forms: the result does not depend on the number of threads.
+//!
+//! An operand that is the same in every call (weights) is packed once, as a whole, where its owner keeps it ([`ready`]).
 
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::finish::Finish;
 use super::kernel::{Kernel, UNROLL};
@@ -20,9 +22,11 @@ use super::pack::{Pack, Unit};
 use super::plan::{Limits, Task, even};
 use super::scratch::{room, scratch, shared};
 use super::strip::{Ahead, Strip, strip_rows};
+use super::whole::Whole;
 use crate::cpu::lib::elem::Scalar;
 use crate::cpu::lib::view::{LibError, Ptr};
 use crate::cpu::pool;
+use crate::kept::Kept;
 use crate::memory::{MemoryPool, OutOfMemory};
 
 /// Units of k that are packed at a time for all tasks.
@@ -65,6 +69,8 @@ enum Source<U> {
     Place { p: *const U, lane: isize, k: isize },
     /// Packed before the tasks began.
     Shared(*mut U),
+    /// Packed in an earlier call: all blocks of k, each of panels that hold `lanes` lanes in all.
+    Ready { p: *const U, lanes: usize },
     /// The task packs it, a block at a time.
     Own,
 }
@@ -85,15 +91,17 @@ pub(crate) unsafe fn run<U: Unit, T: Scalar>(job: &Job<U, T>) -> Result<(), LibE
     let flops = 2.0 * job.m as f64 * job.n as f64 * job.k.max(1) as f64;
     // SAFETY: the caller's contract; batch indices own disjoint parts of C.
     unsafe {
-        if !side_by_side(job, threads) {
+        let apart = side_by_side(job, threads);
+        let kept = ready(job, if apart { 1 } else { threads });
+        if !apart {
             for batch in 0..job.batches {
-                product(job, batch, threads)?;
+                product(job, batch, threads, &kept)?;
             }
             return Ok(());
         }
         let failed = Mutex::new(None);
         pool::parallel_for(job.batches, cost_ns(flops * job.batches as f64), &|batch| {
-            if let (Err(e), Ok(mut slot)) = (product(job, batch, 1), failed.lock()) {
+            if let (Err(e), Ok(mut slot)) = (product(job, batch, 1, &kept), failed.lock()) {
                 slot.get_or_insert(e);
             }
         });
@@ -106,6 +114,29 @@ pub(crate) unsafe fn run<U: Unit, T: Scalar>(job: &Job<U, T>) -> Result<(), LibE
 
 fn cost_ns(flops: f64) -> u64 {
     (flops / 60.0) as u64
+}
+
+/// A packed operand that is kept, and units between those of two products of the batch.
+type Ready = Option<(Arc<Kept>, usize)>;
+
+/// The operands, A and B, that are kept packed: of those that a product would pack.
+unsafe fn ready<U: Unit, T: Scalar>(job: &Job<U, T>, threads: usize) -> [Ready; 2] {
+    let keeps = [job.a.keep(), job.b.keep()];
+    if keeps.iter().all(Option::is_none) {
+        return [None, None];
+    }
+    let blocks = Blocks::new(job, 0, threads, [None, None]);
+    let kn = job.kernel;
+    let of = [(blocks.a, job.m, kn.mr, job.a), (blocks.b, job.n, kn.nr, job.b)];
+    let mut each = keeps.into_iter().zip(of).map(|(keep, (source, lanes, width, pack))| {
+        let (keep, false) = (keep?, matches!(source, Source::Place { .. })) else { return None };
+        let products = if keep.shared { 1 } else { job.batches };
+        let whole = Whole { products, lanes, k: job.k, width, kc: blocks.kc };
+        let one = if keep.shared { 0 } else { whole.one::<U>() };
+        // SAFETY: the caller's contract.
+        Some((unsafe { whole.kept(pack, keep) }?, one))
+    });
+    [each.next().flatten(), each.next().flatten()]
 }
 
 /// How one product is divided: depends on sizes and strides only.
@@ -125,7 +156,8 @@ struct Blocks<U> {
 }
 
 impl<U: Unit> Blocks<U> {
-    fn new<T: Scalar>(job: &Job<U, T>, batch: usize, threads: usize) -> Blocks<U> {
+    /// `kept`: addresses of packed operands.
+    fn new<T: Scalar>(job: &Job<U, T>, batch: usize, threads: usize, kept: [Option<*const U>; 2]) -> Blocks<U> {
         let kn = job.kernel;
         let (mr, nr, unit) = (kn.mr, kn.nr, size_of::<U>());
         let (m, n) = (job.m, job.n);
@@ -140,6 +172,7 @@ impl<U: Unit> Blocks<U> {
         let flat = m <= mc || ((in_place.is_some() || kn.is_wide()) && m * kc * unit <= flat_bytes(kn));
         let a = match in_place {
             Some((p, lane, k)) => Source::Place { p, lane, k },
+            None if let Some(p) = kept[0] => Source::Ready { p, lanes: m.next_multiple_of(mr) },
             // With rows for everybody, tasks have rows of their own, packed into their own caches; else they divide the
             // columns too.
             None if threads > 1 && (flat || m < 16 * mr * threads) => Source::Shared(std::ptr::null_mut()),
@@ -149,6 +182,7 @@ impl<U: Unit> Blocks<U> {
             Some((p, lane, k)) if lane == 1 && (m <= 3 * mr || units * n * unit <= 32 << 10) => {
                 Source::Place { p, lane, k }
             }
+            _ if let Some(p) = kept[1] => Source::Ready { p, lanes: n.next_multiple_of(nr) },
             _ if flat => Source::Own,
             _ => Source::Shared(std::ptr::null_mut()),
         };
@@ -221,7 +255,7 @@ fn side_by_side<U, T>(job: &Job<U, T>, threads: usize) -> bool {
 pub(crate) fn work_bytes<U: Unit, T: Scalar>(job: &Job<U, T>) -> usize {
     let threads = pool::num_threads();
     let (each, at_once) = if side_by_side(job, threads) { (1, threads.min(job.batches)) } else { (threads, 1) };
-    let blocks = Blocks::new(job, 0, each);
+    let blocks = Blocks::new(job, 0, each, [None, None]);
     // The first pass is as large as any.
     let pass = blocks.pass(job, 0, (0, 0), [std::ptr::null_mut(); 2]);
     let own = blocks.list(job.m, pass.nc).iter().map(|t| room(&pass.work(&t.rows, &t.cols))).max().unwrap_or(0);
@@ -230,8 +264,14 @@ pub(crate) fn work_bytes<U: Unit, T: Scalar>(job: &Job<U, T>) -> usize {
 }
 
 /// One product of the batch.
-unsafe fn product<U: Unit, T: Scalar>(job: &Job<U, T>, batch: usize, threads: usize) -> Result<(), OutOfMemory> {
-    let blocks = Blocks::new(job, batch, threads);
+unsafe fn product<U: Unit, T: Scalar>(
+    job: &Job<U, T>,
+    batch: usize,
+    threads: usize,
+    kept: &[Ready; 2],
+) -> Result<(), OutOfMemory> {
+    let at = |r: &Ready| r.as_ref().map(|(kept, step)| kept.ptr().cast::<U>().wrapping_add(batch * step));
+    let blocks = Blocks::new(job, batch, threads, [at(&kept[0]), at(&kept[1])]);
     shared(blocks.shared, |packed| {
         for jc in (0..job.n).step_by(blocks.nc) {
             for u0 in (0..blocks.units.max(1)).step_by(blocks.chunk) {
@@ -405,6 +445,7 @@ impl<U: Unit, T: Scalar> Pass<'_, U, T> {
                         let at = blk * self.kc * job.m.next_multiple_of(mr) + rows.start * len;
                         (p.wrapping_add(at).cast_const(), 1, mr as isize)
                     }
+                    Source::Ready { p, lanes } => (p.wrapping_add(k0 * lanes + rows.start * len), 1, mr as isize),
                     Source::Own => {
                         // SAFETY: the buffer holds the rows' panels.
                         unsafe { job.a.pack(self.batch, rows.start, m, k0 * U::K, elements, mr, pa) };
@@ -452,6 +493,9 @@ impl<U: Unit, T: Scalar> Pass<'_, U, T> {
                             Source::Shared(p) => {
                                 let at = blk * self.kc * self.nc.next_multiple_of(nr) + (g + j) * len;
                                 (p.wrapping_add(at).cast_const(), nr as isize)
+                            }
+                            Source::Ready { p, lanes } => {
+                                (p.wrapping_add(k0 * lanes + (self.jc + g + j) * len), nr as isize)
                             }
                             Source::Own => (pb.wrapping_add(j * len).cast_const(), nr as isize),
                         };

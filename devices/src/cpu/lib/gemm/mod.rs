@@ -16,9 +16,11 @@ mod small;
 mod strip;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 use super::elem::Elem;
 use super::view::{LibError, Ptr};
+use crate::kept::Keep;
 use kernel::Pair;
 use pack::Strided;
 
@@ -26,15 +28,18 @@ pub(crate) use driver::{Job, run};
 pub(crate) use finish::Finish;
 pub(crate) use scratch::scratch;
 pub(crate) use strip::{Panels, block};
+pub(crate) use whole::{Packed, Whole};
 
 /// An input matrix: element (i, j) at `ptr + size·(i·row + j·col)`. Strides count elements; any
 /// sign, zero included, so a transpose or a broadcast costs nothing.
 #[derive(Clone, Copy, Debug)]
-pub struct Operand {
+pub struct Operand<'a> {
     pub ptr: *const u8,
     pub elem: Elem,
     pub row: isize,
     pub col: isize,
+    /// Where its packed form may be kept from call to call.
+    pub keep: Option<Keep<'a>>,
 }
 
 /// Where C goes: row-major with row stride `ld` elements, of type f32, f64, bf16 or f16.
@@ -79,8 +84,8 @@ pub struct Gemm<'a> {
     pub k: usize,
     /// Outermost first; empty for a single product.
     pub batch: &'a [BatchDim],
-    pub a: Operand,
-    pub b: Operand,
+    pub a: Operand<'a>,
+    pub b: Operand<'a>,
     /// None: blocks go to the epilogue only and are not stored.
     pub c: Option<Output>,
     /// Add to what C holds instead of overwriting it.
@@ -157,13 +162,14 @@ pub(crate) fn work_bytes(g: &Gemm) -> usize {
 
 /// The operands as packing sources.
 fn sources<'a>(g: &'a Gemm) -> (Strided<'a>, Strided<'a>) {
-    let source = |o: &Operand, lane, k, which| Strided {
+    let source = |o: &Operand<'a>, lane, k, which| Strided {
         ptr: Ptr(o.ptr.cast_mut()),
         elem: o.elem,
         lane,
         k,
         batch: g.batch,
         which,
+        keep: o.keep,
     };
     (source(&g.a, g.a.row, g.a.col, 0), source(&g.b, g.b.col, g.b.row, 1))
 }

@@ -11,6 +11,8 @@ use super::{BatchDim, batch_offset};
 use crate::cpu::lib::elem::{BF16, Elem, F16};
 use crate::cpu::lib::isa::{self, Isa};
 use crate::cpu::lib::view::Ptr;
+use crate::kept::Keep;
+use smallvec::SmallVec;
 
 /// What one step along k of one lane holds.
 pub(crate) trait Unit: Copy + Send + Sync + 'static {
@@ -43,6 +45,22 @@ pub(crate) trait Pack<U: Unit>: Sync {
     fn direct(&self, _batch: usize) -> Option<(*const U, isize, isize)> {
         None
     }
+
+    /// Where the packed operand may be kept from call to call.
+    fn keep(&self) -> Option<Kept<'_>> {
+        None
+    }
+}
+
+/// An operand whose packed form may be kept, for a product of some lanes and elements of k.
+pub(crate) struct Kept<'a> {
+    pub(crate) keep: Keep<'a>,
+    /// Address, element type and strides: what makes the form, besides panels and blocks of k.
+    pub(crate) form: SmallVec<[i64; 24]>,
+    /// Bytes of an element.
+    pub(crate) size: usize,
+    /// All products of a batch have the same operand.
+    pub(crate) shared: bool,
 }
 
 /// A strided matrix as a packing source.
@@ -56,6 +74,7 @@ pub(crate) struct Strided<'a> {
     pub(crate) batch: &'a [BatchDim],
     /// Which stride of the batch dimensions: 0 for A, 1 for B.
     pub(crate) which: usize,
+    pub(crate) keep: Option<Keep<'a>>,
 }
 
 impl<U: Unit> Pack<U> for Strided<'_> {
@@ -81,6 +100,18 @@ impl<U: Unit> Pack<U> for Strided<'_> {
         }
         let first = batch_offset(self.batch, batch, self.which);
         Some((self.ptr.at::<U>(first).cast_const(), self.lane, self.k))
+    }
+
+    fn keep(&self) -> Option<Kept<'_>> {
+        let keep = self.keep?;
+        let mut form =
+            SmallVec::from_slice(&[0, keep.offset(self.ptr.0), self.elem as i64, self.lane as i64, self.k as i64]);
+        let stride = |d: &BatchDim| if self.which == 0 { d.a } else { d.b };
+        let shared = self.batch.iter().all(|d| d.size == 1 || stride(d) == 0);
+        if !shared {
+            form.extend(self.batch.iter().flat_map(|d| [d.size as i64, stride(d) as i64]));
+        }
+        Some(Kept { keep, form, size: self.elem.size(), shared })
     }
 }
 

@@ -29,9 +29,9 @@ fn check(case: &Case, seed: u64) {
     let (ab, bb, mut cb) = (write_all(case.a, &a), write_all(case.b, &b), write_all(case.c, &c0));
     let op = |p: *const u8, elem, rows: usize, cols: usize, t: bool| {
         if t {
-            Operand { ptr: p, elem, row: 1, col: rows as isize }
+            Operand { ptr: p, elem, row: 1, col: rows as isize, keep: None }
         } else {
-            Operand { ptr: p, elem, row: cols as isize, col: 1 }
+            Operand { ptr: p, elem, row: cols as isize, col: 1, keep: None }
         }
     };
     let dims = [BatchDim { size: batch, a: (m * k) as isize, b: (n * k) as isize, c: (m * ldc) as isize }];
@@ -262,7 +262,7 @@ fn shared_operand_scratch_only_and_refusals() {
             }
         }
     };
-    let op = |p: &[f32; 4]| Operand { ptr: p.as_ptr().cast(), elem: Elem::F32, row: 2, col: 1 };
+    let op = |p: &[f32; 4]| Operand { ptr: p.as_ptr().cast(), elem: Elem::F32, row: 2, col: 1, keep: None };
     let mut g =
         Gemm { m: 2, n: 2, k: 2, batch: &dims, a: op(&a), b: op(&b), c: None, accumulate: false, epilogue: Some(&epi) };
     // SAFETY: operands cover 2×2 each.
@@ -284,8 +284,8 @@ fn infinities_do_not_leak_from_padding() {
         n: 600,
         k: 70,
         batch: &[],
-        a: Operand { ptr: a.as_ptr().cast(), elem: Elem::F32, row: 70, col: 1 },
-        b: Operand { ptr: b.as_ptr().cast(), elem: Elem::F32, row: 600, col: 1 },
+        a: Operand { ptr: a.as_ptr().cast(), elem: Elem::F32, row: 70, col: 1, keep: None },
+        b: Operand { ptr: b.as_ptr().cast(), elem: Elem::F32, row: 600, col: 1, keep: None },
         c: Some(Output { ptr: c.as_mut_ptr().cast(), elem: Elem::F32, ld: 600 }),
         accumulate: false,
         epilogue: None,
@@ -347,8 +347,8 @@ fn every_form_of_the_driver_with_one_thread_and_with_all() {
                         n,
                         k,
                         batch: &[],
-                        a: Operand { ptr: ab.as_ptr(), elem, row: ar, col: ac },
-                        b: Operand { ptr: bb.as_ptr(), elem, row: br, col: bc },
+                        a: Operand { ptr: ab.as_ptr(), elem, row: ar, col: ac, keep: None },
+                        b: Operand { ptr: bb.as_ptr(), elem, row: br, col: bc, keep: None },
                         c: Some(Output { ptr: out.as_mut_ptr(), elem: c, ld: n as isize }),
                         accumulate: true,
                         epilogue: epilogue.then_some(&epi),
