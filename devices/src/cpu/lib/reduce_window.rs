@@ -330,9 +330,10 @@ fn select<A: Scalar>(
     better: impl Fn(A, A) -> bool,
 ) {
     for (i, ((a, &x), c)) in acc.iter_mut().zip(elements).zip(places).enumerate() {
+        // Which is better is as good as random: without branches, on vectors.
         let take = better(*a, x) | x.is_nan();
-        *a = if take { x } else { *a };
-        *c = if take { first + i as i32 * step } else { *c };
+        *a = std::hint::select_unpredictable(take, x, *a);
+        *c = std::hint::select_unpredictable(take, first + i as i32 * step, *c);
     }
 }
 
