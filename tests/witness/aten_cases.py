@@ -727,17 +727,28 @@ ATT = [((2, 3, 5, 4), (2, 3, 5, 4), None, False, None), ((2, 3, 5, 4), (2, 3, 5,
        ((2, 2, 6, 4), (2, 2, 6, 4), (1, 2, 1, 6), True, None), ((2, 6, 5, 4), (2, 2, 5, 4), None, True, None)]
 
 
+def att_operands(d, q, k, b):
+    """The kernel takes rows that are contiguous (others never come to it)."""
+    return [resolve(T(*s), d).contiguous() if s else None for s in (q, k, k, b)]
+
+
 def att_case(q, k, b, causal, scale):
-    return case(T(*q), T(*k), T(*k), 0.0, causal, T(*b) if b else None, scale, only=(f32, bf16, f64))
+    def make(d):
+        if d not in (f32, bf16, f64):
+            return None
+        x, y, v, bias = att_operands(d, q, k, b)
+        return x, y, v, 0.0, causal, bias, scale
+
+    return make
 
 
 def att_backward(q, k, b, causal, scale):
     def make(d):
         if d not in (f32, f64):
             return None
-        x, y, v, bias = (resolve(T(*s), d) if s else None for s in (q, k, k, b))
+        x, y, v, bias = att_operands(d, q, k, b)
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(x, y, v, 0.0, causal, attn_mask=bias, scale=scale)
-        return resolve(T(*out.shape), d), x, y, v, out, lse, 0.0, causal, bias, scale
+        return resolve(T(*out.shape), d).contiguous(), x, y, v, out, lse, 0.0, causal, bias, scale
 
     return make
 
