@@ -111,11 +111,12 @@ impl Session {
         self.wait_until(sequence, cause, frame, false)
     }
 
-    /// `counts`: a host wait is counted even if segment `sequence` has run already.
+    /// `counts`: a host wait is counted, and in the timeline, even if segment `sequence` has run already.
     fn wait_until(&self, sequence: u64, cause: CutCause, frame: FrameId, counts: bool) -> Result<(), SessionError> {
         let shared = self.shared();
         if shared.completion.done() >= sequence {
             if counts {
+                let _event = timeline::span(Lane::Host, || format!("wait: {cause}"));
                 shared.report.wait(cause, frame.0, Duration::ZERO);
             }
             return Ok(());
