@@ -334,6 +334,7 @@ void lay_out(const OpInfo& op, const IValue* args, Stack& returned) {
       {"aten::_native_batch_norm_legit_no_training", 0},
       {"aten::native_batch_norm_backward", 1},
       {"aten::native_group_norm_backward", 1},
+      {"aten::pixel_shuffle", 0},
       {"aten::pixel_unshuffle", 0},
       {"aten::channel_shuffle", 0},
       {"aten::native_channel_shuffle", 0},

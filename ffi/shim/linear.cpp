@@ -47,8 +47,9 @@ bool takes(const at::Tensor& x, const at::Tensor& w, const at::Tensor& b) {
   if (!is_plain(x) || !is_plain(w) || (b.defined() && !is_plain(b))) return false;
   if (c10::impl::tls_local_dispatch_key_set().included_.has_any(kModes)) return false;
   const auto type = x.scalar_type();
-  return at::isFloatingType(type) && w.scalar_type() == type && x.dim() >= 2 && w.dim() == 2 &&
-         x.size(-1) == w.size(1) && x.numel() > 0 && w.numel() > 0 &&
+  // The gradient of a weight that is a view is laid out in other ways.
+  return at::isFloatingType(type) && w.scalar_type() == type && x.dim() >= 2 && w.dim() == 2 && w.stride(1) == 1 &&
+         w.stride(0) == w.size(1) && x.size(-1) == w.size(1) && x.numel() > 0 && w.numel() > 0 &&
          (!b.defined() || (b.dim() == 1 && b.size(0) == w.size(0) && b.scalar_type() == type));
 }
 

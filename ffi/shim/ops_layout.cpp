@@ -12,8 +12,8 @@ at::Tensor group_norm(const at::Tensor& input, int64_t groups, const std::option
   auto x = input;
   const auto format = input.suggest_memory_format();
   if (format != at::MemoryFormat::Contiguous && input.requires_grad() && at::GradMode::is_enabled()) {
-    x = input.view_as(input);  // a hook on `input` would outlive this call
-    x.register_hook([format](const at::Tensor& grad) { return grad.contiguous(format); });
+    x = at::alias(input);  // a hook on `input` would outlive this call
+    x.register_hook([format](const at::Tensor& grad) { return grad.defined() ? grad.contiguous(format) : grad; });
   }
   return at::native::group_norm(x, groups, weight, bias, eps, cudnn);
 }

@@ -63,7 +63,7 @@ def scan(combine_fn: Any, init: Any, xs: Any, additional_inputs: Any) -> tuple:
     """``scan`` on rsx tensors. PyTorch's own writes every step's results into the whole of all steps' results."""
     carry: list = list(init)
     steps: list[list] = []
-    for i in range(xs[0].shape[0]):
+    for i in range(max(xs[0].shape[0], 1)):  # of none, the first is an IndexError as on the CPU
         found = _pytree.tree_leaves(
             combine_fn(*carry, *(x.select(0, i) for x in xs), *additional_inputs), is_leaf=lambda x: x is None
         )

@@ -55,6 +55,16 @@ def while_loop_autograd(cond_fn: Any, body_fn: Any, carried: tuple, additional: 
     return _WithGradients.apply(pair, cond_fn, body_fn, len(carried), *operands)
 
 
+_WRITTEN = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor that a "
+    "while_loop began with. Derivatives of its gradients need it"
+)
+
+
+def _is_constant(x: Any) -> bool:
+    return not isinstance(x, torch.Tensor) or x.is_inference()
+
+
 class _WithGradients(torch.autograd.Function):
     """A loop that keeps a tape, and the loop that walks it backwards."""
 
@@ -65,14 +75,19 @@ class _WithGradients(torch.autograd.Function):
         *outs, tape = torch.ops.rsx.while_loop_kept([*_dense(carried), zero], _dense(additional), pair.forward)
         ctx.pair, ctx.functions, ctx.count, ctx.tape = pair, (cond_fn, body_fn), count, tape
         ctx.numbers = [None if isinstance(x, torch.Tensor) else x for x in operands]
-        ctx.save_for_backward(*carried, *additional)
+        # What is carried is on the tape: only derivatives of the gradients want it, and it may be written until then.
+        ctx.carried = [(x, None if _is_constant(x) else x._version) for x in carried]
+        ctx.save_for_backward(zero, *additional)
         return tuple(outs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple:
-        saved = iter(ctx.saved_tensors)
-        operands = [next(saved) if x is None else x for x in ctx.numbers]
+        saved = iter(ctx.saved_tensors[1:])
+        operands = [x for x, _ in ctx.carried]
+        operands += [next(saved) if x is None else x for x in ctx.numbers[ctx.count :]]
         if torch.is_grad_enabled():
+            if any(version is not None and x._version != version for x, version in ctx.carried):
+                raise RuntimeError(_WRITTEN)
             return None, None, None, None, *_differentiable(ctx, operands, grads)
         pair, additional = ctx.pair, _tensors(operands[ctx.count :])
         start = [grads[i].contiguous() for i in pair.carried]

@@ -258,6 +258,7 @@ def test_gradients_through_a_loop_are_replayed():
     for _ in range(4):
         g(n.to(D), x.to(D))
     rsx.synchronize()
+    rsx.wait_for_compiles()
     rsx.reset_metrics()
     for k in (1, 0, 9):
         g(number(k).to(D), x.to(D))
@@ -297,6 +298,34 @@ def test_a_tape_lives_as_long_as_the_graph():
         rsx.synchronize()
         left = rsx.metrics()["live_bytes"] - before
     assert held > 1000 * x.nbytes and left < 1000
+
+
+def test_what_a_loop_began_with_may_be_written():
+    """It is on the tape. Only derivatives of the gradients need it again."""
+
+    def make(d):
+        x = torch.linspace(0, 1, 4).to(d).requires_grad_()
+        start = x * 1
+        count = torch.zeros((), dtype=torch.long, device=d)
+        y = torch.while_loop(lambda i, x: i < 1, lambda i, x: (i + 1, x.sin()), (count, start))[1]
+        start.add_(1)
+        return x, y
+
+    want, got = (torch.autograd.grad(y.sum(), x)[0] for x, y in (make("cpu"), make(D)))
+    torch.testing.assert_close(got.cpu(), want)
+    x, y = make(D)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(y.sum(), x, create_graph=True)
+
+
+def test_a_freed_graph_is_an_error():
+    x = torch.linspace(0, 1, 4).to(D).requires_grad_()
+    count = torch.zeros((), dtype=torch.long, device=D)
+    y = torch.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, x.sin()), (count, x))[1]
+    y.sum().backward(retain_graph=True)
+    y.sum().backward()
+    with pytest.raises(RuntimeError, match="a second time"):
+        y.sum().backward()
 
 
 def test_gradients_of_gradients_of_a_loop():

@@ -206,6 +206,7 @@ OPS = {
     "batch_norm training": lambda x: F.batch_norm(x, None, None, w(x, 4), w(x, 4), training=True),
     "instance_norm": lambda x: F.instance_norm(x),
     "group_norm": lambda x: F.group_norm(x, 2),
+    "group_norm with a gradient": lambda x: F.group_norm(x.detach().requires_grad_(), 2),
     "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]),
     "rms_norm": lambda x: F.rms_norm(x, x.shape[-1:]),
     "local_response_norm": lambda x: F.local_response_norm(x, 2),
@@ -293,3 +294,19 @@ def test_strides(name):
         if want != got:
             wrong[layout] = (want, got)
     assert not wrong, wrong
+
+
+def test_group_norm_whose_gradient_is_undefined():
+    class Nothing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, grad):
+            return None
+
+    for d in ("cpu", D):
+        x = torch.randn(2, 8, 4, 4).to(memory_format=torch.channels_last).to(d).requires_grad_()
+        (Nothing.apply(F.group_norm(x, 2)).sum() + x.sum()).backward()
+        assert x.grad.sum().item() == x.numel()

@@ -2,6 +2,8 @@
 //!
 //! What the library has no kernel for (integer products, products of windows, ...) is left to the interpreter: slow,
 //! but right.
+//!
+//! Above 600 lines: how each op's operands become a kernel's is one table of functions, short and alike.
 use super::arena;
 use super::executable::Bases;
 use super::extern_math::Fault;
