@@ -152,9 +152,8 @@ pub(super) struct Call {
     work: Option<(Place, usize)>,
 }
 
-/// Work memory below this is not worth a plan: threads keep blocks of that size. Under a memory limit they do not.
-const PLANNED: usize = 256 << 10;
-const PLANNED_UNDER_LIMIT: usize = 4 << 10;
+/// Work memory below this is not worth a plan.
+const PLANNED: usize = 4 << 10;
 
 /// Bytes of work memory that `thunk` wants in its program's slab, for the threads there are now. An estimate for
 /// convolutions' copies (none), exact or a little more for products and attention.
@@ -163,8 +162,7 @@ pub(super) fn work_bytes(thunk: &Thunk) -> u64 {
     let own = epilogue.as_ref().map(|c| TensorType::new(c.inputs[0].dtype, &c.inputs[0].dims));
     let call = Call::new(*op, attrs, inputs, outputs, own, None);
     let bytes = call.work_bytes();
-    let least = if MemoryPool::cpu().limit().is_some() { PLANNED_UNDER_LIMIT } else { PLANNED };
-    if bytes < least { 0 } else { bytes as u64 }
+    if bytes < PLANNED { 0 } else { bytes as u64 }
 }
 
 /// A generated kernel applied to the blocks of an op's result.

@@ -43,14 +43,13 @@ fn lend<const N: usize, R>(
     let pool = MemoryPool::cpu();
     // Under a limit nobody keeps memory that another could want.
     let kept = if pool.limit().is_some() { 0 } else { KEPT };
-    if total > kept
+    let block = slot.take().filter(|b| b.capacity() >= total);
+    // A block of the thread's own is in its cache. Without one, a program's plan has room: which thread works when for the
+    // first time makes no difference to what the system is asked for.
+    if block.is_none()
         && let Some(piece) = arena::planned(total)
     {
         return Ok(f(at.map(|a| piece.as_ptr().wrapping_add(a))));
-    }
-    let mut block = slot.take();
-    if block.as_ref().map_or(0, |b| b.capacity()) < total {
-        block = None;
     }
     let block = match block {
         Some(b) => b,
