@@ -95,21 +95,9 @@ fn linear(dtype: DType, m: i64, n: i64, k: i64) {
 
 fn convolution(n: i64, ci: i64, co: i64, hw: i64, k: i64, stride: i64) {
     let window = vec![WindowDim { size: k, stride, pad_lo: k / 2, pad_hi: k / 2, ..WindowDim::UNIT }; 2];
-    let space = Dims::from_slice(&[2, 3]);
-    let dims = ConvDims {
-        input_batch: 0,
-        input_feature: 1,
-        input_spatial: space.clone(),
-        kernel_input_feature: 1,
-        kernel_output_feature: 0,
-        kernel_spatial: space.clone(),
-        output_batch: 0,
-        output_feature: 1,
-        output_spatial: space,
-    };
     let graph = graph(|b| {
         let (x, w) = (tensor(b, DType::F32, &[n, ci, hw, hw]), tensor(b, DType::F32, &[co, ci, k, k]));
-        b.convolution(x, w, window, dims, 1, 1)
+        b.convolution(x, w, window, ConvDims::channels_first(2), 1, 1)
     });
     measure(&format!("conv n{n} {ci}->{co} {hw}x{hw} k{k} s{stride}"), &graph, 2);
 }

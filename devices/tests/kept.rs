@@ -127,19 +127,11 @@ impl Pair {
 
 fn convolution(dtype: DType, n: i64, ci: i64, co: i64, hw: i64, k: i64, last: bool) -> Graph {
     let window = vec![WindowDim { size: k, pad_lo: k / 2, pad_hi: k / 2, ..WindowDim::UNIT }; 2];
-    let order: [i64; 4] = if last { [0, 3, 1, 2] } else { [0, 1, 2, 3] };
-    let space = Dims::from_slice(&order[2..]);
-    let dims = ConvDims {
-        input_batch: 0,
-        input_feature: order[1],
-        input_spatial: space.clone(),
-        kernel_input_feature: 1,
-        kernel_output_feature: 0,
-        kernel_spatial: Dims::from_slice(&[2, 3]),
-        output_batch: 0,
-        output_feature: order[1],
-        output_spatial: space,
-    };
+    let mut dims = ConvDims::channels_first(2);
+    if last {
+        (dims.input_feature, dims.output_feature) = (3, 3);
+        (dims.input_spatial, dims.output_spatial) = (Dims::from_slice(&[1, 2]), Dims::from_slice(&[1, 2]));
+    }
     graph(|b| {
         let x = if last { [n, hw, hw, ci] } else { [n, ci, hw, hw] };
         let (x, w) = (tensor(b, dtype, &x), tensor(b, dtype, &[co, ci, k, k]));

@@ -92,8 +92,7 @@ at::Tensor linear_autograd(const at::Tensor& x, const at::Tensor& w, const std::
   return y;
 }
 
-// (self, grad_output, weight, output_mask). On CPU tensors, as autograd's formulas
-// of the decomposed layer have it.
+// (self, grad_output, weight, output_mask). On CPU tensors, as autograd's formulas of the decomposed layer have it.
 void backward(Stack& s, const Seed&) {
   const auto x = s[0].toTensor(), grad = s[1].toTensor(), w = s[2].toTensor();
   const auto mask = s[3].toBoolList();
@@ -131,8 +130,6 @@ EagerKernel linear_kernel(const std::string& name) { return name == "aten::linea
 void register_linear(Registrar& r, torch::Library& autograd) {
   r.impl("linear", &linear);
   autograd.impl("linear", &linear_autograd);
-  auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::linear_backward", "");
-  r.boxed("linear_backward", torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op_info(op))));
 }
 
 }  // namespace rsx

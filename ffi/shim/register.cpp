@@ -34,7 +34,7 @@ bool overridden(const std::string& name) {
   static const std::unordered_set<std::string> names = {
       "aten::convolution", "aten::convolution_backward", "aten::native_layer_norm", "aten::native_group_norm",
       "aten::embedding", "aten::zero_", "aten::fill_.Scalar", "aten::masked_fill_.Scalar", "aten::mul.Scalar",
-      "aten::mul_.Scalar"};
+      "aten::mul_.Scalar", "aten::linear_backward"};
   return names.count(name) || name.compare(0, 14, "aten::_foreach") == 0;
 }
 

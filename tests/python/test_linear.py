@@ -6,25 +6,9 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 import torch.nn as nn
 import torch.nn.functional as F
-from helper import D, message
+from helper import D, both, message
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-
-
-def both(make):
-    """Runs `make` on the CPU and here; compares values, strides and which results are missing."""
-    torch.manual_seed(0)
-    want = make("cpu")
-    torch.manual_seed(0)
-    got = make(D)
-    assert len(want) == len(got)
-    for w, g in zip(want, got):
-        assert (w is None) == (g is None)
-        if w is not None:
-            assert w.stride() == g.stride()
-            t = TOLERANCE[w.dtype]
-            torch.testing.assert_close(g.detach().cpu(), w.detach(), rtol=t, atol=t)
-    return got
 
 
 @pytest.mark.parametrize("frozen", ["", "x", "w", "b", "xw", "wb", "xb"])
@@ -42,10 +26,9 @@ def test_values_and_gradients(shape, dtype, frozen):
             y.backward(torch.randn(y.shape).to(dtype).to(d))
             return y, x.grad, w.grad, b.grad
 
-        with rsx.tier("eager"):
-            both(make)
-        with rsx.tier("compiled"):
-            both(make)
+        for tier in ("eager", "compiled"):
+            with rsx.tier(tier):
+                both(make, TOLERANCE[dtype])
 
 
 def test_layouts_of_operands():

@@ -1,11 +1,12 @@
 //! Places in the slab.
 //!
-//! Before intermediate values are packed ([`pack`]), what is alive at the peak may move into the memory of a result that is written only later: a gradient's,
-//! say, that is made when the activation is done with. (Others stay: a slab that is used over and over is in the cache.)
+//! Before intermediate values are packed ([`pack`]), what is alive at the peak may move into the memory of a result that
+//! is written only later: a gradient's, say, that is made when the activation is done with. (Others stay: a slab that is
+//! used over and over is in the cache.)
 use super::bind::Bound;
 use super::live::Live;
-use super::pack::{Item, pack};
-use super::{Assigned, Kind, MemoryAnalysis, Plan, ResultPlan};
+use super::pack::{Item, pack, peak};
+use super::{Assigned, Kind, MemoryAnalysis, Plan, ResultPlan, Time};
 use crate::ir::{Graph, InstId, ParamKind};
 use crate::program::Place;
 
@@ -16,11 +17,9 @@ pub(crate) fn assign(graph: &Graph, bound: Bound, order: Vec<InstId>, live: Live
         temp_slot[slot] |= computed[s];
     }
     let hosts = hosts(graph, &live, &temp_slot, order.len());
-    let todo: Vec<usize> = (0..live.slots.len())
-        .filter(|&k| temp_slot[k] && live.slots[k].result.is_none() && live.slots[k].bytes > 0 && hosts[k].is_none())
-        .collect();
-    let item = |&k: &usize| Item { bytes: live.slots[k].bytes, from: live.slots[k].from, to: live.slots[k].to };
-    let packing = pack(&todo.iter().map(item).collect::<Vec<_>>());
+    let slab_slot = |k: usize| in_slab(&live, &temp_slot, &hosts, k).filter(|i| i.bytes > 0).map(|i| (k, i));
+    let (todo, items): (Vec<usize>, Vec<Item>) = (0..live.slots.len()).filter_map(slab_slot).unzip();
+    let packing = pack(&items);
     let slab = packing.bytes;
     let mut offset = vec![0u64; live.slots.len()];
     for (&k, at) in todo.iter().zip(packing.offsets) {
@@ -52,7 +51,7 @@ pub(crate) fn assign(graph: &Graph, bound: Bound, order: Vec<InstId>, live: Live
             .map(|(&v, _)| graph.ty(v).bytes())
             .sum(),
         temp_bytes: slab,
-        peak_bytes: peak(&live, &temp_slot, &hosts).0,
+        peak_bytes: slab_peak(&live, &temp_slot, &hosts).0,
         work_bytes: 0,
         hosted_bytes: hosted,
         sum_bytes: temps().map(|(_, s)| s.bytes).sum(),
@@ -98,11 +97,9 @@ fn hosts(graph: &Graph, live: &Live, temp_slot: &[bool], end: usize) -> Vec<Opti
     let mut taken: Vec<(u32, usize, usize)> = Vec::new();
     // The peak moves as slots leave it.
     loop {
-        let (_, at) = peak(live, temp_slot, &hosts);
+        let (_, at) = slab_peak(live, temp_slot, &hosts);
         let at_peak = |k: &usize| {
-            let s = &live.slots[*k];
-            let wanted = temp_slot[*k] && s.result.is_none() && hosts[*k].is_none();
-            wanted && s.bytes >= HOSTED && s.from <= at && at <= s.to
+            in_slab(live, temp_slot, &hosts, *k).is_some_and(|s| s.bytes >= HOSTED && s.from <= at && at <= s.to)
         };
         let mut slots: Vec<usize> = (0..live.slots.len()).filter(at_peak).collect();
         slots.sort_by_key(|&k| (std::cmp::Reverse(live.slots[k].bytes), live.slots[k].to));
@@ -126,22 +123,14 @@ fn hosts(graph: &Graph, live: &Live, temp_slot: &[bool], end: usize) -> Vec<Opti
     }
 }
 
+/// A slot that lies in the slab, if anything does.
+fn in_slab(live: &Live, temp_slot: &[bool], hosts: &[Option<u32>], k: usize) -> Option<Item> {
+    let slot = &live.slots[k];
+    let wanted = temp_slot[k] && slot.result.is_none() && hosts[k].is_none();
+    wanted.then_some(Item { bytes: slot.bytes, from: slot.from, to: slot.to })
+}
+
 /// The most slab bytes live at a time, and when.
-fn peak(live: &Live, temp_slot: &[bool], hosts: &[Option<u32>]) -> (u64, usize) {
-    let mut events: Vec<(usize, i64)> = Vec::new();
-    for (k, slot) in live.slots.iter().enumerate() {
-        if temp_slot[k] && slot.result.is_none() && hosts[k].is_none() {
-            events.push((slot.from, slot.bytes as i64));
-            events.push((slot.to + 1, -(slot.bytes as i64)));
-        }
-    }
-    events.sort_unstable();
-    let (mut now, mut peak, mut at) = (0, 0, 0);
-    for (time, change) in events {
-        now += change;
-        if now > peak {
-            (peak, at) = (now, time);
-        }
-    }
-    (peak as u64, at)
+fn slab_peak(live: &Live, temp_slot: &[bool], hosts: &[Option<u32>]) -> (u64, Time) {
+    peak((0..live.slots.len()).filter_map(|k| in_slab(live, temp_slot, hosts, k)))
 }

@@ -87,18 +87,35 @@ pub(super) fn pack(items: &[Item]) -> Packing {
 
 /// What is alive at the worst moment: no packing is smaller.
 pub(super) fn bound(items: &[Item]) -> u64 {
-    let mut events: Vec<(Time, i64)> = Vec::with_capacity(items.len() * 2);
-    for item in items {
-        events.push((item.from, item.size() as i64));
-        events.push((item.to + 1, -(item.size() as i64)));
-    }
+    peak(items.iter().map(|i| Item { bytes: i.size(), ..*i })).0
+}
+
+/// The most bytes that are alive at a time, and when that is first.
+pub(super) fn peak(items: impl Iterator<Item = Item>) -> (u64, Time) {
+    let mut events: Vec<(Time, i64)> =
+        items.flat_map(|i| [(i.from, i.bytes as i64), (i.to + 1, -(i.bytes as i64))]).collect();
     events.sort_unstable();
-    let (mut now, mut most) = (0, 0);
-    for (_, change) in events {
+    let (mut now, mut most, mut at) = (0, 0, 0);
+    for (time, change) in events {
         now += change;
-        most = most.max(now);
+        if now > most {
+            (most, at) = (now, time);
+        }
     }
-    most as u64
+    (most as u64, at)
+}
+
+/// Begin of the smallest gap (ties: the lowest) between what is `busy`, in order of begin, that holds `size` bytes; what is
+/// left below `end` is one too. Without a gap, the end of what is busy.
+pub(super) fn gap(busy: &[(u64, u64)], size: u64, end: u64) -> u64 {
+    let (mut at, mut found): (u64, Option<(u64, u64)>) = (0, None);
+    for &(from, to) in busy.iter().chain(&[(end, 0)]) {
+        if from > at && from - at >= size && found.is_none_or(|(gap, _)| from - at < gap) {
+            found = Some((from - at, at));
+        }
+        at = at.max(to);
+    }
+    found.map_or(at, |f| f.1)
 }
 
 fn place(items: &[Item], order: &[usize]) -> Packing {
@@ -111,14 +128,7 @@ fn place(items: &[Item], order: &[usize]) -> Packing {
         let meeting = placed.iter().filter(|&&p| items[p].meets(&items[k]));
         busy.extend(meeting.map(|&p| (out.offsets[p], out.offsets[p] + items[p].size())));
         busy.sort_unstable();
-        let (mut at, mut best): (u64, Option<(u64, u64)>) = (0, None);
-        for &(from, to) in &busy {
-            if from > at && from - at >= size && best.is_none_or(|(gap, _)| from - at < gap) {
-                best = Some((from - at, at));
-            }
-            at = at.max(to);
-        }
-        out.offsets[k] = best.map_or(at, |b| b.1);
+        out.offsets[k] = gap(&busy, size, 0);
         out.bytes = out.bytes.max(out.offsets[k] + size);
         placed.push(k);
     }
@@ -128,6 +138,7 @@ fn place(items: &[Item], order: &[usize]) -> Packing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::samples::Rng;
 
     fn items(list: &[(u64, Time, Time)]) -> Vec<Item> {
         list.iter().map(|&(units, from, to)| Item { bytes: units * ALIGN, from, to }).collect()
@@ -155,18 +166,15 @@ mod tests {
 
     #[test]
     fn random_lifetimes_are_packed_apart_and_close_to_the_bound() {
-        let mut state = 7u64;
-        let mut next = |n: u64| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 33) % n
-        };
+        let mut rng = Rng::new(7);
+        let mut next = |n: usize| rng.below(n);
         let (mut packed, mut least) = (0, 0);
         for _ in 0..60 {
             let n = 2 + next(60);
             let list: Vec<Item> = (0..n)
                 .map(|_| {
-                    let from = next(40) as Time;
-                    Item { bytes: next(9) * ALIGN, from, to: from + next(12) as Time }
+                    let from = next(40);
+                    Item { bytes: next(9) as u64 * ALIGN, from, to: from + next(12) }
                 })
                 .collect();
             packed += check(&list).bytes;

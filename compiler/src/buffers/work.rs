@@ -5,7 +5,7 @@
 //! the smallest gap that fits. Where that makes the slab larger than it has to be, values and work memory are packed anew,
 //! together.
 use super::bind::ALIGN;
-use super::pack::{Item, bound, pack};
+use super::pack::{Item, bound, gap, pack};
 use super::{Plan, Time};
 use crate::program::Place;
 use ahash::AHashMap;
@@ -33,7 +33,7 @@ impl Plan {
             let size = bytes.next_multiple_of(ALIGN);
             let busy = self.busy(time);
             let offset =
-                last.filter(|&at| fits(&busy, at, size)).unwrap_or_else(|| best(&busy, size, self.memory.temp_bytes));
+                last.filter(|&at| fits(&busy, at, size)).unwrap_or_else(|| gap(&busy, size, self.memory.temp_bytes));
             last = Some(offset);
             self.memory.temp_bytes = self.memory.temp_bytes.max(offset + size);
             self.memory.work_bytes = self.memory.work_bytes.max(size);
@@ -113,18 +113,6 @@ fn fits(busy: &[(u64, u64)], at: u64, size: u64) -> bool {
     busy.iter().all(|&(from, to)| at + size <= from || to <= at)
 }
 
-/// The smallest gap below `end` that holds `size` bytes, else the end of what is in use.
-fn best(busy: &[(u64, u64)], size: u64, end: u64) -> u64 {
-    let (mut at, mut found): (u64, Option<(u64, u64)>) = (0, None);
-    for &(from, to) in busy.iter().chain(&[(end, end)]) {
-        if from > at && from - at >= size && found.is_none_or(|(gap, _)| from - at < gap) {
-            found = Some((from - at, at));
-        }
-        at = at.max(to);
-    }
-    found.map_or_else(|| busy.last().map_or(0, |b| b.1), |f| f.1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,12 +120,12 @@ mod tests {
     #[test]
     fn gaps() {
         let busy = [(64, 128), (256, 320), (384, 448)];
-        assert_eq!(best(&busy, 64, 1024), 0);
-        assert_eq!(best(&busy, 128, 1024), 128);
+        assert_eq!(gap(&busy, 64, 1024), 0);
+        assert_eq!(gap(&busy, 128, 1024), 128);
         // Behind the last, below the end of the slab or beyond.
-        assert_eq!(best(&busy, 512, 1024), 448);
-        assert_eq!(best(&busy, 1024, 1024), 448);
-        assert_eq!(best(&[], 64, 0), 0);
+        assert_eq!(gap(&busy, 512, 1024), 448);
+        assert_eq!(gap(&busy, 1024, 1024), 448);
+        assert_eq!(gap(&[], 64, 0), 0);
         assert!(fits(&busy, 128, 128) && !fits(&busy, 128, 192) && !fits(&busy, 96, 64));
     }
 }

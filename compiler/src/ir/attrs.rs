@@ -99,6 +99,24 @@ pub struct ConvDims {
     pub output_spatial: Dims,
 }
 
+impl ConvDims {
+    /// Images of `spatial` dimensions, batch and features first; kernels as [output feature, input feature, ..]. PyTorch's.
+    pub fn channels_first(spatial: usize) -> ConvDims {
+        let space: Dims = (2..spatial as i64 + 2).collect();
+        ConvDims {
+            input_batch: 0,
+            input_feature: 1,
+            input_spatial: space.clone(),
+            kernel_input_feature: 1,
+            kernel_output_feature: 0,
+            kernel_spatial: space.clone(),
+            output_batch: 0,
+            output_feature: 1,
+            output_spatial: space,
+        }
+    }
+}
+
 /// How the kernel of a fusion walks its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FusionKind {

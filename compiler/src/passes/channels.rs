@@ -24,6 +24,7 @@ use super::simplify::Simplifier;
 use crate::cost::DeviceModel;
 use crate::ir::{Attrs, Class, ConvDims, Dims, Graph, Inst, InstId, OpKind, TypeError, Value};
 use model::{Conv, Model};
+use petgraph::unionfind::UnionFind;
 
 /// To channels last and back.
 const LAST: [i64; 4] = [0, 2, 3, 1];
@@ -31,7 +32,12 @@ const FIRST: [i64; 4] = [0, 3, 1, 2];
 
 /// The dimension of a channels-last value that dimension `d` of the channels-first one is.
 fn moved(d: i64) -> i64 {
-    [0, 3, 1, 2][d as usize]
+    FIRST[d as usize]
+}
+
+/// What there is of every dimension, in the order of the channels-last value.
+fn reordered(list: &Dims) -> Dims {
+    LAST.iter().map(|&d| list[d as usize]).collect()
 }
 
 pub(super) fn run(graph: &Graph, device: &DeviceModel) -> Result<Graph, TypeError> {
@@ -84,11 +90,11 @@ fn images(inst: &Inst) -> Option<Images> {
 }
 
 /// Values tied together element by element.
-struct Regions(Vec<u32>);
+struct Regions(UnionFind<u32>);
 
 impl Regions {
     fn new(graph: &Graph, order: &[InstId]) -> Regions {
-        let mut regions = Regions((0..graph.n_values() as u32).collect());
+        let mut regions = Regions(UnionFind::new(graph.n_values()));
         for inst in order.iter().map(|&id| graph.inst(id)).filter(|i| follows(graph, i)) {
             if inst.kind == OpKind::OptimizationBarrier {
                 inst.operands.iter().zip(inst.results()).for_each(|(&a, b)| regions.join(a, b));
@@ -104,16 +110,11 @@ impl Regions {
     }
 
     fn of(&self, v: Value) -> usize {
-        let mut at = v.0;
-        while self.0[at as usize] != at {
-            at = self.0[at as usize];
-        }
-        at as usize
+        self.0.find(v.0) as usize
     }
 
     fn join(&mut self, a: Value, b: Value) {
-        let (a, b) = (self.of(a), self.of(b));
-        self.0[a.max(b)] = a.min(b) as u32;
+        self.0.union(a.0, b.0);
     }
 }
 
@@ -274,8 +275,7 @@ impl Emit<'_, '_> {
 
     /// The sizes of `v` channels last.
     fn dims(&self, v: Value) -> Dims {
-        let d = &self.r.src.ty(v).dims;
-        LAST.iter().map(|&i| d[i as usize]).collect()
+        reordered(&self.r.src.ty(v).dims)
     }
 
     fn inst(&mut self, id: InstId) {
@@ -292,11 +292,10 @@ impl Emit<'_, '_> {
                 .map(|&v| if src.ty(v).rank() == 4 { self.last(v) } else { self.first(v) })
                 .collect();
             let types: Vec<_> = inst.results().map(|v| src.ty(v).with_dims(self.dims(v))).collect();
-            let permuted = |list: &Dims| LAST.iter().map(|&i| list[i as usize]).collect::<Dims>();
             let attrs = match &inst.attrs {
                 Attrs::Dim(d) if inst.kind == OpKind::Concatenate => Attrs::Dim(moved(*d)),
                 Attrs::Pad { lo, hi, interior } => {
-                    Attrs::Pad { lo: permuted(lo), hi: permuted(hi), interior: permuted(interior) }
+                    Attrs::Pad { lo: reordered(lo), hi: reordered(hi), interior: reordered(interior) }
                 }
                 other => other.clone(),
             };
@@ -392,7 +391,7 @@ mod tests {
     use super::*;
     use crate::interp::eval;
     use crate::ir::{Builder, DType, ParamKind, ReduceKind, TensorType, WindowDim};
-    use crate::samples::arguments;
+    use crate::samples::{Rng, arguments};
 
     /// A network with every kind of op that regions and their borders know, forward and gradients.
     fn network() -> Graph {
@@ -404,17 +403,14 @@ mod tests {
         let conv = |b: &mut Builder, x, w, window: WindowDim, gradient: bool, weights: bool| {
             let (i, o) = if gradient || weights { (0, 1) } else { (1, 0) };
             let (batch, feature) = if weights { (1, 0) } else { (0, 1) };
-            let space = Dims::from_slice(&[2, 3]);
             let dims = ConvDims {
                 input_batch: batch,
                 input_feature: feature,
-                input_spatial: space.clone(),
                 kernel_input_feature: i,
                 kernel_output_feature: o,
-                kernel_spatial: space.clone(),
                 output_batch: batch,
                 output_feature: feature,
-                output_spatial: space,
+                ..ConvDims::channels_first(2)
             };
             b.convolution(x, w, vec![window, window], dims, 1, 1)
         };
@@ -447,13 +443,11 @@ mod tests {
             let dims = ConvDims {
                 input_batch: 1,
                 input_feature: 0,
-                input_spatial: Dims::from_slice(&[2, 3]),
                 kernel_input_feature: 0,
                 kernel_output_feature: 1,
-                kernel_spatial: Dims::from_slice(&[2, 3]),
                 output_batch: 1,
                 output_feature: 0,
-                output_spatial: Dims::from_slice(&[2, 3]),
+                ..ConvDims::channels_first(2)
             };
             b.convolution(x, dy, vec![taps(8), taps(6)], dims, 1, 1)
         };
@@ -469,14 +463,10 @@ mod tests {
         let order = live_order(&graph);
         let regions = Regions::new(&graph, &order);
         let model = Model::new(&DeviceModel::default());
-        let mut state = 7u64;
+        let mut rng = Rng::new(7);
         for round in 0..64 {
-            let last: Vec<bool> = (0..graph.n_values())
-                .map(|_| {
-                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                    round == 1 || (round > 1 && state >> 63 == 1)
-                })
-                .collect();
+            let last: Vec<bool> =
+                (0..graph.n_values()).map(|_| round == 1 || (round > 1 && rng.below(2) == 1)).collect();
             let new = emit(&graph, &order, &regions, &model, &last).unwrap();
             crate::verify::check(&new).unwrap();
             assert_eq!(crate::first_difference(&eval(&new, &args).unwrap(), &want), None, "round {round}");
@@ -491,19 +481,7 @@ mod tests {
         for _ in 0..4 {
             let w = b.parameter(ty(&[256, 256, 3, 3]), ParamKind::Tensor);
             let window = vec![WindowDim { size: 3, pad_lo: 1, pad_hi: 1, ..WindowDim::UNIT }; 2];
-            let space = Dims::from_slice(&[2, 3]);
-            let dims = ConvDims {
-                input_batch: 0,
-                input_feature: 1,
-                input_spatial: space.clone(),
-                kernel_input_feature: 1,
-                kernel_output_feature: 0,
-                kernel_spatial: space.clone(),
-                output_batch: 0,
-                output_feature: 1,
-                output_spatial: space,
-            };
-            let y = b.convolution(x, w, window, dims, 1, 1);
+            let y = b.convolution(x, w, window, ConvDims::channels_first(2), 1, 1);
             let zero = b.full_like(y, 0.0);
             x = b.binary(OpKind::Maximum, y, zero);
         }

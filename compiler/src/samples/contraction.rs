@@ -70,18 +70,7 @@ fn conv_dims(spatial: usize, last: bool) -> ConvDims {
             output_spatial: space,
         };
     }
-    let space: Dims = (2..n + 2).collect();
-    ConvDims {
-        input_batch: 0,
-        input_feature: 1,
-        input_spatial: space.clone(),
-        kernel_input_feature: 1,
-        kernel_output_feature: 0,
-        kernel_spatial: space.clone(),
-        output_batch: 0,
-        output_feature: 1,
-        output_spatial: space,
-    }
+    ConvDims::channels_first(spatial)
 }
 
 /// A convolution to sample: sizes are batch, input features, output features, and the spatial ones.

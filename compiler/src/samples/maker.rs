@@ -5,13 +5,13 @@ use crate::ir::{Builder, DType, ParamKind, TensorType, Value};
 
 /// A deterministic stream of random numbers.
 #[derive(Clone, Debug)]
-pub(super) struct Rng {
+pub(crate) struct Rng {
     seed: i64,
     drawn: i64,
 }
 
 impl Rng {
-    pub(super) fn new(seed: u64) -> Rng {
+    pub(crate) fn new(seed: u64) -> Rng {
         Rng { seed: seed as i64, drawn: 0 }
     }
 
@@ -21,7 +21,7 @@ impl Rng {
     }
 
     /// A number below `n` (at least 1).
-    pub(super) fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         self.bits() as usize % n.max(1)
     }
 
@@ -30,7 +30,7 @@ impl Rng {
     }
 
     /// True once in `n` times.
-    pub(super) fn once_in(&mut self, n: usize) -> bool {
+    pub(crate) fn once_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 

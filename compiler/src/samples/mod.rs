@@ -16,6 +16,8 @@ mod tests;
 
 pub use arguments::{arguments, split_arguments};
 pub use elementwise::gelu_tanh;
+#[cfg(test)]
+pub(crate) use maker::Rng;
 pub use noise::with_rounding_noise;
 pub use random::{NOISE, random_graph};
 

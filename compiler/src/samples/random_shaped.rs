@@ -240,18 +240,7 @@ impl Gen {
         let features = groups * self.m.rng.range(1, 3);
         let mut kernel = Dims::from_slice(&[features, ty.dims[1] / groups]);
         kernel.extend(window.iter().map(|w| w.size));
-        let space: Dims = (2..ty.rank() as i64).collect();
-        let numbers = ConvDims {
-            input_batch: 0,
-            input_feature: 1,
-            input_spatial: space.clone(),
-            kernel_input_feature: 1,
-            kernel_output_feature: 0,
-            kernel_spatial: space.clone(),
-            output_batch: 0,
-            output_feature: 1,
-            output_spatial: space,
-        };
+        let numbers = ConvDims::channels_first(ty.rank() - 2);
         let kernel = self.like(&ty.with_dims(kernel), false).v;
         let (x, kernel) = (self.limit(x.v, -2.0, 2.0), self.limit(kernel, -2.0, 2.0));
         let v = self.m.b.convolution(x, kernel, window, numbers, groups, 1);

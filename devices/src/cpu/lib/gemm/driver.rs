@@ -22,7 +22,7 @@ use super::pack::{Pack, Unit};
 use super::plan::{Limits, Task, even};
 use super::scratch::{room, scratch, shared};
 use super::strip::{Ahead, Strip, strip_rows};
-use super::whole::Whole;
+use super::whole::{Packed, Whole};
 use crate::cpu::lib::elem::Scalar;
 use crate::cpu::lib::view::{LibError, Ptr};
 use crate::cpu::pool;
@@ -69,8 +69,8 @@ enum Source<U> {
     Place { p: *const U, lane: isize, k: isize },
     /// Packed before the tasks began.
     Shared(*mut U),
-    /// Packed in an earlier call: all blocks of k, each of panels that hold `lanes` lanes in all.
-    Ready { p: *const U, lanes: usize },
+    /// Packed in an earlier call, all of it.
+    Ready(Packed<U>),
     /// The task packs it, a block at a time.
     Own,
 }
@@ -116,11 +116,21 @@ fn cost_ns(flops: f64) -> u64 {
     (flops / 60.0) as u64
 }
 
-/// A packed operand that is kept, and units between those of two products of the batch.
-type Ready = Option<(Arc<Kept>, usize)>;
+/// An operand that is kept packed. `shared`: by all products of the batch.
+struct Ready<U> {
+    packed: Packed<U>,
+    shared: bool,
+    _kept: Arc<Kept>,
+}
+
+impl<U> Ready<U> {
+    fn of(&self, batch: usize) -> Packed<U> {
+        self.packed.product(if self.shared { 0 } else { batch })
+    }
+}
 
 /// The operands, A and B, that are kept packed: of those that a product would pack.
-unsafe fn ready<U: Unit, T: Scalar>(job: &Job<U, T>, threads: usize) -> [Ready; 2] {
+unsafe fn ready<U: Unit, T: Scalar>(job: &Job<U, T>, threads: usize) -> [Option<Ready<U>>; 2] {
     let keeps = [job.a.keep(), job.b.keep()];
     if keeps.iter().all(Option::is_none) {
         return [None, None];
@@ -132,9 +142,10 @@ unsafe fn ready<U: Unit, T: Scalar>(job: &Job<U, T>, threads: usize) -> [Ready; 
         let (keep, false) = (keep?, matches!(source, Source::Place { .. })) else { return None };
         let products = if keep.shared { 1 } else { job.batches };
         let whole = Whole { products, lanes, k: job.k, width, kc: blocks.kc };
-        let one = if keep.shared { 0 } else { whole.one::<U>() };
+        let shared = keep.shared;
         // SAFETY: the caller's contract.
-        Some((unsafe { whole.kept(pack, keep) }?, one))
+        let kept = unsafe { whole.kept(pack, keep) }?;
+        Some(Ready { packed: whole.packed(kept.ptr().cast()), shared, _kept: kept })
     });
     [each.next().flatten(), each.next().flatten()]
 }
@@ -156,8 +167,8 @@ struct Blocks<U> {
 }
 
 impl<U: Unit> Blocks<U> {
-    /// `kept`: addresses of packed operands.
-    fn new<T: Scalar>(job: &Job<U, T>, batch: usize, threads: usize, kept: [Option<*const U>; 2]) -> Blocks<U> {
+    /// `kept`: the operands that are packed already.
+    fn new<T: Scalar>(job: &Job<U, T>, batch: usize, threads: usize, kept: [Option<Packed<U>>; 2]) -> Blocks<U> {
         let kn = job.kernel;
         let (mr, nr, unit) = (kn.mr, kn.nr, size_of::<U>());
         let (m, n) = (job.m, job.n);
@@ -172,7 +183,7 @@ impl<U: Unit> Blocks<U> {
         let flat = m <= mc || ((in_place.is_some() || kn.is_wide()) && m * kc * unit <= flat_bytes(kn));
         let a = match in_place {
             Some((p, lane, k)) => Source::Place { p, lane, k },
-            None if let Some(p) = kept[0] => Source::Ready { p, lanes: m.next_multiple_of(mr) },
+            None if let Some(packed) = kept[0] => Source::Ready(packed),
             // With rows for everybody, tasks have rows of their own, packed into their own caches; else they divide the
             // columns too.
             None if threads > 1 && (flat || m < 16 * mr * threads) => Source::Shared(std::ptr::null_mut()),
@@ -182,7 +193,7 @@ impl<U: Unit> Blocks<U> {
             Some((p, lane, k)) if lane == 1 && (m <= 3 * mr || units * n * unit <= 32 << 10) => {
                 Source::Place { p, lane, k }
             }
-            _ if let Some(p) = kept[1] => Source::Ready { p, lanes: n.next_multiple_of(nr) },
+            _ if let Some(packed) = kept[1] => Source::Ready(packed),
             _ if flat => Source::Own,
             _ => Source::Shared(std::ptr::null_mut()),
         };
@@ -268,10 +279,9 @@ unsafe fn product<U: Unit, T: Scalar>(
     job: &Job<U, T>,
     batch: usize,
     threads: usize,
-    kept: &[Ready; 2],
+    kept: &[Option<Ready<U>>; 2],
 ) -> Result<(), OutOfMemory> {
-    let at = |r: &Ready| r.as_ref().map(|(kept, step)| kept.ptr().cast::<U>().wrapping_add(batch * step));
-    let blocks = Blocks::new(job, batch, threads, [at(&kept[0]), at(&kept[1])]);
+    let blocks = Blocks::new(job, batch, threads, kept.each_ref().map(|r| r.as_ref().map(|r| r.of(batch))));
     shared(blocks.shared, |packed| {
         for jc in (0..job.n).step_by(blocks.nc) {
             for u0 in (0..blocks.units.max(1)).step_by(blocks.chunk) {
@@ -445,7 +455,7 @@ impl<U: Unit, T: Scalar> Pass<'_, U, T> {
                         let at = blk * self.kc * job.m.next_multiple_of(mr) + rows.start * len;
                         (p.wrapping_add(at).cast_const(), 1, mr as isize)
                     }
-                    Source::Ready { p, lanes } => (p.wrapping_add(k0 * lanes + rows.start * len), 1, mr as isize),
+                    Source::Ready(packed) => (packed.at(0, k0, rows.start, len), 1, mr as isize),
                     Source::Own => {
                         // SAFETY: the buffer holds the rows' panels.
                         unsafe { job.a.pack(self.batch, rows.start, m, k0 * U::K, elements, mr, pa) };
@@ -494,9 +504,7 @@ impl<U: Unit, T: Scalar> Pass<'_, U, T> {
                                 let at = blk * self.kc * self.nc.next_multiple_of(nr) + (g + j) * len;
                                 (p.wrapping_add(at).cast_const(), nr as isize)
                             }
-                            Source::Ready { p, lanes } => {
-                                (p.wrapping_add(k0 * lanes + (self.jc + g + j) * len), nr as isize)
-                            }
+                            Source::Ready(packed) => (packed.at(0, k0, self.jc + g + j, len), nr as isize),
                             Source::Own => (pb.wrapping_add(j * len).cast_const(), nr as isize),
                         };
                         let acc = self.acc || blk > 0;

@@ -1,4 +1,4 @@
-//! Work memory: the call's own where a program planned some, else blocks that threads keep between calls.
+//! Work memory: blocks that threads keep between calls, the call's own where a program planned some, else the pool's.
 
 use std::cell::Cell;
 

@@ -22,13 +22,19 @@ pub(crate) struct Whole {
 }
 
 /// A packed operand.
-#[derive(Clone, Copy)]
 pub(crate) struct Packed<U> {
     p: *const U,
     /// Units of a product, and lanes with the last panel full.
     one: usize,
     wide: usize,
 }
+
+impl<U> Clone for Packed<U> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<U> Copy for Packed<U> {}
 
 // SAFETY: an address that is only read.
 unsafe impl<U> Sync for Packed<U> {}
@@ -38,6 +44,11 @@ impl<U> Packed<U> {
     pub(crate) fn at(&self, product: usize, k0: usize, lane: usize, len: usize) -> *const U {
         self.p.wrapping_add(product * self.one + k0 * self.wide + lane * len)
     }
+
+    /// One product's operand by itself.
+    pub(crate) fn product(&self, n: usize) -> Packed<U> {
+        Packed { p: self.at(n, 0, 0, 0), ..*self }
+    }
 }
 
 impl Whole {
@@ -46,7 +57,7 @@ impl Whole {
     }
 
     /// Units of a product.
-    pub(crate) fn one<U: Unit>(&self) -> usize {
+    fn one<U: Unit>(&self) -> usize {
         self.wide() * self.k.div_ceil(U::K)
     }
 
@@ -54,7 +65,7 @@ impl Whole {
         self.products * self.one::<U>() * size_of::<U>()
     }
 
-    pub(crate) fn packed<U: Unit>(&self, p: *const U) -> Packed<U> {
+    pub(super) fn packed<U: Unit>(&self, p: *const U) -> Packed<U> {
         Packed { p, one: self.one::<U>(), wide: self.wide() }
     }
 
