@@ -102,7 +102,7 @@ impl Options {
 }
 
 /// Variables read where they are used, with what a value has to be.
-const VALUES: [(&str, fn(&str) -> bool, &str); 9] = [
+const VALUES: [(&str, fn(&str) -> bool, &str); 10] = [
     ("RSX_LOG", crate::log::is_filter, crate::log::FILTERS),
     ("RSX_CHECK", |v| ["0", "1"].contains(&v), "0 or 1"),
     ("RSX_MEMORY_LIMIT", |v| parse_size(v).is_some_and(|b| b > 0), "a number of bytes, with or without K, M or G"),
@@ -116,6 +116,7 @@ const VALUES: [(&str, fn(&str) -> bool, &str); 9] = [
     ("RSX_PASSES", are_passes, "pass names, each with or without a minus in front, with commas between"),
     ("RSX_CPU_LEVEL", |v| ISA[..3].contains(&v), "portable, avx2 or avx512"),
     ("RSX_CPU_ISA", |v| ISA.contains(&v), "portable, avx2, avx512 or avx512bf16"),
+    ("RSX_WINOGRAD", |v| ["0", "1"].contains(&v), "0 or 1"),
 ];
 
 const ISA: [&str; 4] = ["portable", "avx2", "avx512", "avx512bf16"];
@@ -152,6 +153,7 @@ mod tests {
             ("RSX_PASSES", "-cse, dce,", "-cs"),
             ("RSX_CPU_LEVEL", "avx2", "avx512bf16"),
             ("RSX_CPU_ISA", "portable", "sse"),
+            ("RSX_WINOGRAD", "0", "off"),
         ] {
             assert_eq!(with(name, good), Ok(()));
             let e = with(name, bad).unwrap_err();

@@ -9,7 +9,7 @@ use super::executable::Bases;
 use super::extern_math::Fault;
 use super::kernel::Kernel;
 use super::lib::attention::{self, Attention, Gradients, Heads, LogSumExp};
-use super::lib::conv::{Conv, ConvArray, ConvDim, Rows, conv, conv_then, images_inner};
+use super::lib::conv::{self, Conv, ConvArray, ConvDim, Rows, conv, conv_then, images_inner};
 use super::lib::gather::{IndexReport, gather};
 use super::lib::gemm::{self, BatchDim, Gemm, Operand, Output, Tile, gemm};
 use super::lib::reduce_window::{WindowDim, WindowKind, reduce_window};
@@ -155,8 +155,8 @@ pub(super) struct Call {
 /// Work memory below this is not worth a plan.
 const PLANNED: usize = 4 << 10;
 
-/// Bytes of work memory that `thunk` wants in its program's slab, for the threads there are now. An estimate for
-/// convolutions' copies (none), exact or a little more for products and attention.
+/// Bytes of work memory that `thunk` wants in its program's slab, for the threads there are now. Exact or a little more for
+/// products, attention and Winograd's convolutions, none for the copies of other convolutions.
 pub(super) fn work_bytes(thunk: &Thunk) -> u64 {
     let Thunk::Library { op, attrs, inputs, outputs, epilogue, .. } = thunk else { return 0 };
     let own = epilogue.as_ref().map(|c| TensorType::new(c.inputs[0].dtype, &c.inputs[0].dims));
@@ -183,6 +183,14 @@ impl Epilogue<'_> {
         // SAFETY: the rectangle lies in the space of the epilogue, whose arguments the program placed.
         unsafe { self.kernel.epilogue(self.args, self.scalars, pair(rows), pair(columns), block, self.fault) }
     }
+}
+
+/// How a convolution's result reaches its epilogue.
+enum HandedOn {
+    /// Result (image, feature, line, column): as rows, which are numbered in this order.
+    Rows,
+    /// Result (image, line, column, feature): as blocks of positions and features, rectangles of that space.
+    Blocks,
 }
 
 /// How a library call ended.
@@ -243,6 +251,21 @@ impl Call {
                 let ranks = self.inputs.len() >= 3 && self.inputs[..3].iter().all(|a| a.dims.len() == 4);
                 let problem = ranks.then(|| self.problem([nowhere(), nowhere(), nowhere()], None, false, 1.0));
                 problem.map_or(0, |p| attention::work_bytes(&p, gradients))
+            }
+            OpKind::Convolution => {
+                let nowhere = |_: &Array| (std::ptr::null_mut(), None);
+                let Some(own) = &self.own else {
+                    let bytes = |out| self.with_convolution(&nowhere, out, conv::work_bytes);
+                    return self.outputs.first().and_then(bytes).unwrap_or(0);
+                };
+                let out = Array::dense_at(std::ptr::null_mut(), own);
+                let bytes = self.with_convolution(&nowhere, &out, |c| match self.handed_on(c, &out) {
+                    _ if own.dtype != DType::F32 => None,
+                    Some(HandedOn::Rows) => conv::work_bytes_then(c),
+                    Some(HandedOn::Blocks) => Some(conv::work_bytes(c)),
+                    None => None,
+                });
+                bytes.flatten().unwrap_or(own.bytes() as usize)
             }
             // Its result goes through the epilogue as a whole.
             _ => self.own.as_ref().map_or(0, |t| t.bytes() as usize),
@@ -462,10 +485,15 @@ impl Call {
         Ok(Done::Yes)
     }
 
-    /// With an epilogue the result goes there, row by row, or nothing is done.
-    fn convolution(&self, b: &Bases, out: &Array, epilogue: Option<&Epilogue>) -> Result<Done, LibError> {
-        let Attrs::Conv { window, dims: d, feature_groups, batch_groups } = &self.attrs else { return Ok(Done::No) };
-        let [x, w] = &self.inputs[..] else { return Ok(Done::No) };
+    /// Runs `f` on the convolution that the op is, if it is one.
+    fn with_convolution<'a, R>(
+        &self,
+        addresses: &dyn Fn(&Array) -> (*mut u8, Option<Keep<'a>>),
+        out: &Array,
+        f: impl FnOnce(&Conv) -> R,
+    ) -> Option<R> {
+        let Attrs::Conv { window, dims: d, feature_groups, batch_groups } = &self.attrs else { return None };
+        let [x, w] = &self.inputs[..] else { return None };
         let at = |i: i64| i as usize;
         let spatial: Vec<ConvDim> = window
             .iter()
@@ -485,53 +513,72 @@ impl Call {
         let strides = |v: &Array, list: &[i64]| list.iter().map(|&i| v.strides[at(i)]).collect::<Vec<isize>>();
         let (xs, ws, os) =
             (strides(x, &d.input_spatial), strides(w, &d.kernel_spatial), strides(out, &d.output_spatial));
-        let array =
-            |v: &Array, major: i64, minor: i64| (v.ptr(b), elem(v.dtype), v.strides[at(major)], v.strides[at(minor)]);
-        fn with(p: (*mut u8, Elem, isize, isize), spatial: &[isize]) -> ConvArray<'_> {
-            ConvArray { ptr: p.0, elem: p.1, major: p.2, minor: p.3, spatial }
+        fn array<'s>(v: &Array, ptr: *mut u8, major: i64, minor: i64, spatial: &'s [isize]) -> ConvArray<'s> {
+            let (major, minor) = (v.strides[major as usize], v.strides[minor as usize]);
+            ConvArray { ptr, elem: elem(v.dtype), major, minor, spatial }
         }
-        let c = Conv {
+        let (weight, keep) = addresses(w);
+        Some(f(&Conv {
             batch: x.dims[at(d.input_batch)],
             in_features: x.dims[at(d.input_feature)],
             out_features: out.dims[at(d.output_feature)],
             feature_groups: at(*feature_groups),
             batch_groups: at(*batch_groups),
             dims: &spatial,
-            input: with(array(x, d.input_batch, d.input_feature), &xs),
-            weight: with(array(w, d.kernel_output_feature, d.kernel_input_feature), &ws),
-            output: with(array(out, d.output_batch, d.output_feature), &os),
-            keep: w.keep(b),
+            input: array(x, addresses(x).0, d.input_batch, d.input_feature, &xs),
+            weight: array(w, weight, d.kernel_output_feature, d.kernel_input_feature, &ws),
+            output: array(out, addresses(out).0, d.output_batch, d.output_feature, &os),
+            keep,
+        }))
+    }
+
+    /// With an epilogue the result goes there, row by row, or nothing is done.
+    fn convolution(&self, b: &Bases, out: &Array, epilogue: Option<&Epilogue>) -> Result<Done, LibError> {
+        let done = self.with_convolution(&|a| (a.ptr(b), a.keep(b)), out, |c| self.run_convolution(c, out, epilogue));
+        done.unwrap_or(Ok(Done::No))
+    }
+
+    /// How the convolution hands its f32 result `out` to an epilogue, if it can.
+    fn handed_on(&self, c: &Conv, out: &Array) -> Option<HandedOn> {
+        let Attrs::Conv { dims: d, .. } = &self.attrs else { return None };
+        let order = |feature: i64, spatial: &[i64]| {
+            out.dims.len() == 4 && (d.output_batch, d.output_feature, &d.output_spatial[..]) == (0, feature, spatial)
         };
+        if order(3, &[1, 2]) && c.batch_groups == 1 && !images_inner(c) && c.dims.iter().all(|s| s.lhs_dilation == 1) {
+            return Some(HandedOn::Blocks);
+        }
+        order(1, &[2, 3]).then_some(HandedOn::Rows)
+    }
+
+    fn run_convolution(&self, c: &Conv, out: &Array, epilogue: Option<&Epilogue>) -> Result<Done, LibError> {
         let Some(e) = epilogue else {
             // SAFETY: as in `dot`.
-            unsafe { conv(&c, None)? };
+            unsafe { conv(c, None)? };
             return Ok(Done::Yes);
         };
-        // Result (image, feature, y, x): its rows are numbered in this order.
-        let planar =
-            out.dims.len() == 4 && (d.output_batch, d.output_feature, &d.output_spatial[..]) == (0, 1, &[2, 3]);
-        // Result (image, y, x, feature): blocks of positions and features are rectangles of that space.
-        let last = out.dims.len() == 4 && (d.output_batch, d.output_feature, &d.output_spatial[..]) == (0, 3, &[1, 2]);
-        if last && *batch_groups == 1 && !images_inner(&c) && spatial.iter().all(|s| s.lhs_dilation == 1 && !s.reverse)
-        {
-            let per = c.out_features / c.feature_groups;
-            let tile = |t: &Tile| {
-                let (row, column) = (t.row0, t.batch * per + t.col0);
-                e.apply((row, row + t.rows), (column, column + t.cols), t.ptr, t.ld as usize);
-            };
-            // SAFETY: as in `dot`; the tiles lie in the epilogue's space.
-            unsafe { conv(&c, Some(&tile))? };
-            return Ok(Done::Yes);
+        match self.handed_on(c, out) {
+            Some(HandedOn::Blocks) => {
+                let per = c.out_features / c.feature_groups;
+                let tile = |t: &Tile| {
+                    let (row, column) = (t.row0, t.batch * per + t.col0);
+                    e.apply((row, row + t.rows), (column, column + t.cols), t.ptr, t.ld as usize);
+                };
+                // SAFETY: as in `dot`; the tiles lie in the epilogue's space.
+                unsafe { conv(c, Some(&tile))? };
+                Ok(Done::Yes)
+            }
+            Some(HandedOn::Rows) => {
+                let (features, lines, width) = (c.out_features, out.dims[2], out.dims[3]);
+                let rows = |r: &Rows| {
+                    let row = (r.image * features + r.feature) * lines + r.first;
+                    e.apply((row, row + r.rows), (0, width), r.ptr.cast(), width);
+                };
+                // SAFETY: as in `dot`; the rows lie in the epilogue's space.
+                let done = unsafe { conv_then(c, &rows)? };
+                Ok(if done { Done::Yes } else { Done::No })
+            }
+            None => Ok(Done::No),
         }
-        let (features, lines, width) = (c.out_features, out.dims.get(2), out.dims.last());
-        let (Some(&lines), Some(&width), true) = (lines, width, planar) else { return Ok(Done::No) };
-        let rows = |r: &Rows| {
-            let row = (r.image * features + r.feature) * lines + r.first;
-            e.apply((row, row + r.rows), (0, width), r.ptr.cast(), width);
-        };
-        // SAFETY: as in `dot`; the rows lie in the epilogue's space.
-        let done = unsafe { conv_then(&c, &rows)? };
-        Ok(if done { Done::Yes } else { Done::No })
     }
 
     /// The attention of inputs 0 to 2, which have four dimensions.

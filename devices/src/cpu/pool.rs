@@ -134,6 +134,20 @@ pub fn parallel_for(chunks: usize, cost_ns: u64, body: &(dyn Fn(usize) + Sync)) 
     }
 }
 
+/// [`parallel_for`] with a body that may fail: the first error, after all chunks have run.
+pub fn try_for<E: Send>(chunks: usize, cost_ns: u64, body: &(dyn Fn(usize) -> Result<(), E> + Sync)) -> Result<(), E> {
+    let failed = Mutex::new(None);
+    parallel_for(chunks, cost_ns, &|t| {
+        if let (Err(e), Ok(mut slot)) = (body(t), failed.lock()) {
+            slot.get_or_insert(e);
+        }
+    });
+    match failed.into_inner() {
+        Ok(Some(e)) => Err(e),
+        _ => Ok(()),
+    }
+}
+
 /// Runs `body(begin, end)` over disjoint ranges that cover `0..n`.
 ///
 /// Ranges are multiples of `grain` (except the last), about four to a thread so that a thread that

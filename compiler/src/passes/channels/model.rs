@@ -1,7 +1,7 @@
 //! What a convolution takes in each order of dimensions: rates of the CPU's kernels, measured with `library_bench conv`
 //! (figures in docs/compiler.md).
 use crate::cost::DeviceModel;
-use crate::ir::{Attrs, Graph, Inst};
+use crate::ir::{Attrs, Graph, Inst, WindowDim};
 
 /// Share of the multiply-add peak that products on packed operands reach.
 const PRODUCT: f64 = 0.95;
@@ -12,6 +12,12 @@ const GATHER_PHASES: f64 = 1.4;
 const GATHER_GRADIENT: f64 = 1.6;
 /// The same from channels-first images, whose neighbours are not contiguous.
 const GATHER_PLANES: f64 = 0.8;
+/// 3×3 windows of stride 1 (Winograd): multiply-adds (of a vector) that it costs to transform a channel of a tile of four
+/// outputs, in channels first, which are turned, and in channels last.
+const TRANSFORM_FIRST: f64 = 110.0;
+const TRANSFORM_LAST: f64 = 75.0;
+/// Fewest features of either side.
+const TRANSFORM_FEATURES: i64 = 12;
 /// Copies between the orders move bytes at this share of the streaming rate.
 const COPY: f64 = 0.35;
 /// Gain that pays for the risk that the model is wrong: of the time, and nanoseconds.
@@ -33,6 +39,8 @@ pub(super) struct Conv {
     strided: bool,
     dilated: bool,
     gradient: bool,
+    /// 3×3 windows of stride 1: outputs for each output of whole tiles.
+    tiled: Option<f64>,
     bytes: [u64; 2],
 }
 
@@ -52,6 +60,7 @@ impl Conv {
                 strided: false,
                 dilated: false,
                 gradient,
+                tiled: None,
                 bytes: [0; 2],
             };
         };
@@ -66,6 +75,17 @@ impl Conv {
         let dilation = window.iter().map(|w| w.base_dilation).max().unwrap_or(1);
         let features =
             if gradient { at(&x.dims, d.input_batch) } else { at(&x.dims, d.input_feature) / feature_groups };
+        let taps_of: Vec<i64> = if gradient {
+            d.output_spatial.iter().map(|&s| at(&out.dims, s)).collect()
+        } else {
+            window.iter().map(|w| w.size).collect()
+        };
+        let plain = |w: &&WindowDim| w.stride == 1 && w.base_dilation == 1 && w.window_dilation == 1;
+        let tiled = taps_of == [3, 3]
+            && window.iter().filter(plain).count() == 2
+            && rows.iter().all(|&n| n >= 3)
+            && features.min(go) >= TRANSFORM_FEATURES;
+        let filled = rows.iter().map(|&n| n as f64 / ((n + 1) / 2 * 2) as f64).product::<f64>();
         Conv {
             flops,
             uses: go as f64,
@@ -77,12 +97,24 @@ impl Conv {
             strided: window.iter().any(|w| w.stride > 1 || w.window_dilation > 1),
             dilated: dilation > 1,
             gradient,
+            tiled: tiled.then_some(filled),
             bytes: if gradient { [x.bytes(), w.bytes()] } else { [x.bytes(), out.bytes()] },
         }
     }
 
+    /// Share of the peak (of a direct sum's multiply-adds; more than one) by Winograd's form, if that is worth it.
+    fn winograd(&self, transform: f64) -> Option<f64> {
+        let (i, o) = (self.features as f64, self.uses);
+        let domain = 16.0 * i * o / PRODUCT + transform * (i + o);
+        let share = self.tiled? * 36.0 * i * o / domain * if self.gradient { 0.85 } else { 1.0 };
+        (share > 1.0).then_some(share)
+    }
+
     /// Share of the peak, in channels first.
     fn first(&self, lanes: i64, peak: f64) -> f64 {
+        if let Some(share) = self.winograd(TRANSFORM_FIRST) {
+            return share;
+        }
         let vectors = if self.width > lanes / 2 { lanes } else { lanes / 2 };
         let full = self.width as f64 / ((self.width + vectors - 1) / vectors * vectors) as f64;
         if self.gradient {
@@ -103,6 +135,9 @@ impl Conv {
 
     /// Share of the peak, in channels last.
     fn last(&self, peak: f64) -> f64 {
+        if let Some(share) = self.winograd(TRANSFORM_LAST) {
+            return share;
+        }
         if self.groups > 1 || self.features < 8 {
             return 0.05;
         }

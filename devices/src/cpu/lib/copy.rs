@@ -252,10 +252,46 @@ unsafe fn transpose_block<T: Scalar>(s: *const u8, si: isize, d: *mut u8, di: is
 /// The block transpose of 4-byte elements.
 fn transpose_words() -> Across {
     #[cfg(target_arch = "x86_64")]
-    if super::isa::current() >= super::isa::Isa::Avx2 {
-        return transpose_avx2;
+    {
+        use super::isa::{Isa, current};
+        if current() >= Isa::Avx512 {
+            return transpose_avx512;
+        }
+        if current() >= Isa::Avx2 {
+            return transpose_avx2;
+        }
     }
     transpose_block::<u32>
+}
+
+/// [`transpose_block`] of 4-byte elements by 16×16 register transposes: whole cache lines on both sides, each touched once.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn transpose_avx512(s: *const u8, si: isize, d: *mut u8, di: isize, dx: isize, h: usize, w: usize) {
+    use std::arch::x86_64::*;
+    // SAFETY: within the block; what the squares leave is done in smaller ones.
+    unsafe {
+        let (h16, w16) = if di == 1 { (h / 16 * 16, w / 16 * 16) } else { (0, 0) };
+        let at = |p: *const u8, n: isize| p.wrapping_offset(4 * n);
+        for x in (0..w16).step_by(16) {
+            for i in (0..h16).step_by(16) {
+                let mut r: [__m512; 16] =
+                    std::array::from_fn(|q| _mm512_loadu_ps(at(s, (i + q) as isize * si + x as isize).cast()));
+                super::simd::transpose16(&mut r);
+                for (q, v) in r.iter().enumerate() {
+                    _mm512_storeu_ps(at(d, (x + q) as isize * dx + i as isize).cast_mut().cast(), *v);
+                }
+            }
+        }
+        if w16 < w {
+            let from = at(s, w16 as isize);
+            transpose_avx2(from, si, at(d, w16 as isize * dx).cast_mut(), di, dx, h, w - w16);
+        }
+        if h16 < h && w16 > 0 {
+            let from = at(s, h16 as isize * si);
+            transpose_avx2(from, si, at(d, h16 as isize * di).cast_mut(), di, dx, h - h16, w16);
+        }
+    }
 }
 
 /// [`transpose_block`] of 4-byte elements by 8×8 register transposes.

@@ -90,6 +90,34 @@ mod x86 {
         }
     }
 
+    /// Transposes a 16×16 block of f32 in registers.
+    #[inline(always)]
+    pub(crate) unsafe fn transpose16(r: &mut [__m512; 16]) {
+        // SAFETY: register moves only; the caller has AVX-512.
+        unsafe {
+            // 4×4 squares within 128-bit parts: row 4g + j then has column j of each part, of rows 4g to 4g + 3.
+            for g in (0..16).step_by(4) {
+                let (a, b) = (_mm512_unpacklo_ps(r[g], r[g + 1]), _mm512_unpackhi_ps(r[g], r[g + 1]));
+                let (c, d) = (_mm512_unpacklo_ps(r[g + 2], r[g + 3]), _mm512_unpackhi_ps(r[g + 2], r[g + 3]));
+                r[g] = _mm512_shuffle_ps::<0x44>(a, c);
+                r[g + 1] = _mm512_shuffle_ps::<0xEE>(a, c);
+                r[g + 2] = _mm512_shuffle_ps::<0x44>(b, d);
+                r[g + 3] = _mm512_shuffle_ps::<0xEE>(b, d);
+            }
+            // Then the parts: a 4×4 transpose of 128-bit numbers for each j.
+            for j in 0..4 {
+                let (a, b) = (r[j], r[j + 4]);
+                let (c, d) = (r[j + 8], r[j + 12]);
+                let (ab0, ab1) = (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xEE>(a, b));
+                let (cd0, cd1) = (_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xEE>(c, d));
+                r[j] = _mm512_shuffle_f32x4::<0x88>(ab0, cd0);
+                r[j + 4] = _mm512_shuffle_f32x4::<0xDD>(ab0, cd0);
+                r[j + 8] = _mm512_shuffle_f32x4::<0x88>(ab1, cd1);
+                r[j + 12] = _mm512_shuffle_f32x4::<0xDD>(ab1, cd1);
+            }
+        }
+    }
+
     /// Rounds eight f32 to bf16 (nearest even, NaN to 0x7FC0).
     #[inline(always)]
     pub(crate) unsafe fn to_bf16(v: __m256) -> __m128i {

@@ -264,8 +264,7 @@ impl Plan<'_> {
         let (bands, packs) = (lanes.div_ceil(self.rows), g.n.div_ceil(self.images));
         let steps: usize = self.parts.iter().map(|p| p.y.count * p.x.count * p.offs.len()).sum();
         let flops = 2.0 * (g.n * steps) as f64 * c.out_features as f64;
-        let failed = std::sync::Mutex::new(None);
-        pool::parallel_for(g.groups * packs * bands, (flops / 60.0) as u64, &|t| {
+        pool::try_for(g.groups * packs * bands, (flops / 60.0) as u64, &|t| {
             let (group, pack, band) = (t / (packs * bands), t / bands % packs, t % bands);
             let (n0, y0) = (pack * self.images, band * self.rows);
             let task = Task { group, n0, images: self.images.min(g.n - n0), y0, rows: self.rows.min(lanes - y0) };
@@ -273,7 +272,7 @@ impl Plan<'_> {
             let tile = ROWS * COLS * self.tiles.lanes * 4;
             let lines = task.images * self.lines(&task) * g.dims[2].output;
             let own = if self.then.is_some() { ROWS * lines * 4 } else { 0 };
-            let done = scratch([planes, tile * self.across(), own], |[p, s, o]| {
+            scratch([planes, tile * self.across(), own], |[p, s, o]| {
                 // SAFETY: tasks write disjoint rows of outputs; the buffers hold planes and tiles.
                 unsafe {
                     if !self.in_place {
@@ -281,15 +280,9 @@ impl Plan<'_> {
                     }
                     self.sums(&task, p.cast(), s.cast(), o.cast());
                 }
-            });
-            if let (Err(e), Ok(mut slot)) = (done, failed.lock()) {
-                slot.get_or_insert(e);
-            }
-        });
-        match failed.into_inner() {
-            Ok(Some(e)) => Err(e.into()),
-            _ => Ok(()),
-        }
+            })
+        })?;
+        Ok(())
     }
 
     /// Classes of x: parts of one class of y that follow each other.

@@ -5,6 +5,7 @@
 //! are convolutions of this form.
 //! - Channels first with rows of some length: [`direct`] and, for weight gradients, [`weights`] read
 //!   padded planes where they lie; windows of one point are products of packed positions ([`points`]).
+//! - 3×3 windows of stride 1, with enough features, in either order of dimensions: [`winograd`], weight gradients too.
 //! - One input feature to a group: [`depthwise`].
 //! - All else: each group is a product of the weights with patches of the input, which are gathered
 //!   while packing ([`patches`]) and never exist in memory as a whole.
@@ -19,6 +20,7 @@ mod taps;
 mod tests;
 mod tile;
 mod weights;
+mod winograd;
 
 use super::elem::{Elem, Scalar};
 use super::gemm::kernel::{self, Kernel};
@@ -31,6 +33,7 @@ pub use direct::{Rows, Then};
 use patches::Patches;
 use smallvec::SmallVec;
 use taps::Taps;
+use winograd::Sink;
 
 /// One spatial dimension. Sizes in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,6 +209,12 @@ pub unsafe fn conv(c: &Conv, epilogue: Option<Epilogue>) -> Result<(), LibError>
             if g.gi * g.taps * c.dims.iter().map(|d| d.input).product::<usize>() == 0 {
                 return zero(c);
             }
+            if winograd::fits_gradient(c, &g) && winograd::run_gradient(c, &g)? {
+                return Ok(());
+            }
+            if winograd::fits(c, &g) {
+                return winograd::run(c, &g, Sink::Store);
+            }
             let depthwise = g.gi == 1 && g.go <= 4 && c.feature_groups > 1 && g.taps <= 256;
             if weights::fits(c, &g) {
                 return weights::run(c, &g);
@@ -222,6 +231,13 @@ pub unsafe fn conv(c: &Conv, epilogue: Option<Epilogue>) -> Result<(), LibError>
             if depthwise {
                 return depthwise::run(c, &g);
             }
+        }
+        if let Some(e) = epilogue
+            && !features_are_rows(c)
+            && !images_inner(c)
+            && winograd::fits(c, &g)
+        {
+            return winograd::run(c, &g, Sink::Tiles(e));
         }
         if c.output.elem == Elem::F64 {
             product::<f64, f64>(c, &g, kernel::f64_kernel(), epilogue)
@@ -243,21 +259,57 @@ pub unsafe fn conv_then(c: &Conv, then: Then) -> Result<bool, LibError> {
         return forwards(c, |c| unsafe { conv_then(c, then) });
     }
     let g = Geometry::new(c)?;
-    let empty = g.gi * g.taps * c.dims.iter().map(|d| d.input).product::<usize>() == 0;
-    if empty || g.n * g.positions * c.out_features == 0 || weights::fits(c, &g) {
-        return Ok(false);
-    }
     // SAFETY: the caller's contract.
     unsafe {
-        if points::fits(c, &g) {
-            points::run(c, &g, Some(then))?;
-        } else if direct::fits(c, &g) {
-            direct::run(c, &g, Some(then))?;
-        } else {
-            return Ok(false);
+        match row_form(c, &g) {
+            Some(RowForm::Winograd) => winograd::run(c, &g, Sink::Rows(then))?,
+            Some(RowForm::Points) => points::run(c, &g, Some(then))?,
+            Some(RowForm::Direct) => direct::run(c, &g, Some(then))?,
+            None => return Ok(false),
         }
     }
     Ok(true)
+}
+
+/// Forms that have whole rows of outputs.
+enum RowForm {
+    Winograd,
+    Points,
+    Direct,
+}
+
+/// What [`conv_then`] runs.
+fn row_form(c: &Conv, g: &Geometry) -> Option<RowForm> {
+    let empty = g.gi * g.taps * c.dims.iter().map(|d| d.input).product::<usize>() == 0;
+    if empty || g.n * g.positions * c.out_features == 0 || weights::fits(c, g) {
+        None
+    } else if winograd::fits(c, g) {
+        Some(RowForm::Winograd)
+    } else if points::fits(c, g) {
+        Some(RowForm::Points)
+    } else {
+        direct::fits(c, g).then_some(RowForm::Direct)
+    }
+}
+
+/// Bytes of work memory that [`conv`] takes on all threads, where that is planned: those of [`winograd`] (the copies of
+/// other forms are the threads' own). Addresses do not count.
+pub(crate) fn work_bytes(c: &Conv) -> usize {
+    let bytes = |c: &Conv| match Geometry::new(c) {
+        Ok(g) if winograd::fits_gradient(c, &g) => winograd::gradient_bytes(c, &g),
+        Ok(g) if winograd::fits(c, &g) => winograd::work_bytes(c, &g),
+        _ => 0,
+    };
+    if c.dims.iter().any(|d| d.reverse) { forwards(c, bytes) } else { bytes(c) }
+}
+
+/// The same of [`conv_then`]; none if it does nothing.
+pub(crate) fn work_bytes_then(c: &Conv) -> Option<usize> {
+    let bytes = |c: &Conv| {
+        let g = Geometry::new(c).ok()?;
+        row_form(c, &g).map(|form| if let RowForm::Winograd = form { winograd::work_bytes(c, &g) } else { 0 })
+    };
+    if c.dims.iter().any(|d| d.reverse) { forwards(c, bytes) } else { bytes(c) }
 }
 
 /// Calls `f` with the same convolution whose windows are not reversed: a reversed window is a window read backwards.

@@ -132,17 +132,7 @@ pub(super) unsafe fn run(c: &Conv, g: &Geometry, then: Option<Then>) -> Result<(
     };
     // SAFETY: the caller's contract; tasks write disjoint lines.
     unsafe {
-        whole.with(&weights, |w| {
-            let failed = std::sync::Mutex::new(None);
-            pool::parallel_for(g.groups * g.n * bands, (flops / 60.0) as u64, &|t| {
-                if let (Err(e), Ok(mut slot)) = (body(w, t), failed.lock()) {
-                    slot.get_or_insert(e);
-                }
-            });
-            match failed.into_inner() {
-                Ok(Some(e)) => Err(e.into()),
-                _ => Ok(()),
-            }
-        })?
+        whole.with(&weights, |w| pool::try_for(g.groups * g.n * bands, (flops / 60.0) as u64, &|t| body(w, t)))??;
     }
+    Ok(())
 }

@@ -5,7 +5,7 @@ use crate::cpu::lib::isa::Isa;
 use crate::cpu::lib::testing::{Lcg, at_levels, read_all, write_all};
 
 /// Strides for logical dims `[major, minor, spatial..]` in a random memory order.
-fn layout(rng: &mut Lcg, dims: &[usize]) -> Vec<isize> {
+pub(super) fn layout(rng: &mut Lcg, dims: &[usize]) -> Vec<isize> {
     let mut order: Vec<usize> = (0..dims.len()).collect();
     match rng.below(3) {
         0 => {}
@@ -51,7 +51,7 @@ fn case(rng: &mut Lcg, rank: usize, elem: Elem, out_elem: Elem, big: bool) {
 
 /// Runs one convolution on random numbers and compares with the defining sum. `sizes`: output batch, features of a group
 /// in and out; `layout` gives each array's strides.
-fn check(
+pub(super) fn check(
     rng: &mut Lcg,
     dims: &[ConvDim],
     (fg, bg): (usize, usize),
@@ -170,12 +170,12 @@ fn random_attributes_and_layouts() {
 }
 
 /// Row-major strides.
-fn planar(_: &mut Lcg, dims: &[usize]) -> Vec<isize> {
+pub(super) fn planar(_: &mut Lcg, dims: &[usize]) -> Vec<isize> {
     crate::cpu::lib::view::dense_strides(dims).to_vec()
 }
 
 /// Strides of arrays whose first two dimensions are swapped in memory: images are the features of a weight gradient.
-fn swapped(_: &mut Lcg, dims: &[usize]) -> Vec<isize> {
+pub(super) fn swapped(_: &mut Lcg, dims: &[usize]) -> Vec<isize> {
     let order: Vec<usize> = [dims[1], dims[0]].into_iter().chain(dims[2..].iter().copied()).collect();
     let mut st = crate::cpu::lib::view::dense_strides(&order).to_vec();
     st.swap(0, 1);
@@ -184,7 +184,7 @@ fn swapped(_: &mut Lcg, dims: &[usize]) -> Vec<isize> {
 
 /// A forward convolution of `window` over `input` with padding of half a window, and its two gradients: the dimension
 /// of each.
-fn three_forms(input: usize, window: usize, stride: usize, dilation: usize, pad: isize) -> [ConvDim; 3] {
+pub(super) fn three_forms(input: usize, window: usize, stride: usize, dilation: usize, pad: isize) -> [ConvDim; 3] {
     let mut f = ConvDim { stride, rhs_dilation: dilation, pad_lo: pad, pad_hi: pad, ..ConvDim::plain(input, window) };
     f.output = f.outputs();
     let span = (dilation * (window - 1)) as isize;

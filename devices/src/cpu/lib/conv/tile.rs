@@ -15,6 +15,7 @@ pub(super) trait Vector: Lane<Unit = f32, Acc = f32, In = <Self as Lane>::V> {
     unsafe fn part(p: *const f32, n: usize) -> Self::V;
     /// The sum of all lanes.
     unsafe fn total(v: Self::V) -> f32;
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
 }
 
 impl Vector for Portable<f32> {
@@ -26,6 +27,10 @@ impl Vector for Portable<f32> {
     #[inline(always)]
     unsafe fn total(v: [f32; 4]) -> f32 {
         (v[0] + v[2]) + (v[1] + v[3])
+    }
+    #[inline(always)]
+    unsafe fn sub(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|i| a[i] - b[i])
     }
 }
 
@@ -52,6 +57,11 @@ mod x86 {
                 _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)))
             }
         }
+        #[inline(always)]
+        unsafe fn sub(a: __m256, b: __m256) -> __m256 {
+            // SAFETY: register arithmetic only.
+            unsafe { _mm256_sub_ps(a, b) }
+        }
     }
 
     impl Vector for Zmm32 {
@@ -64,6 +74,11 @@ mod x86 {
         unsafe fn total(v: __m512) -> f32 {
             // SAFETY: register arithmetic only.
             unsafe { _mm512_reduce_add_ps(v) }
+        }
+        #[inline(always)]
+        unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+            // SAFETY: register arithmetic only.
+            unsafe { _mm512_sub_ps(a, b) }
         }
     }
 }

@@ -76,7 +76,6 @@ pub(super) unsafe fn run(c: &Conv, g: &Geometry) -> Result<(), LibError> {
     let o_per = outputs.div_ceil(want.div_ceil(splits)).next_multiple_of(ROWS);
     let o_splits = outputs.div_ceil(o_per);
     let flops = 2.0 * (images * y.window * x.window * features * taps) as f64 * outputs as f64;
-    let failed = std::sync::Mutex::new(None);
     let body = |t: usize| -> Result<(), LibError> {
         let (f0, o0) = (t / o_splits * per, t % o_splits * o_per);
         let (nf, no) = (per.min(features - f0), o_per.min(outputs - o0));
@@ -183,15 +182,7 @@ pub(super) unsafe fn run(c: &Conv, g: &Geometry) -> Result<(), LibError> {
             }
         })?
     };
-    pool::parallel_for(splits * o_splits, (flops / 60.0) as u64, &|t| {
-        if let (Err(e), Ok(mut slot)) = (body(t), failed.lock()) {
-            slot.get_or_insert(e);
-        }
-    });
-    match failed.into_inner() {
-        Ok(Some(e)) => Err(e),
-        _ => Ok(()),
-    }
+    pool::try_for(splits * o_splits, (flops / 60.0) as u64, &body)
 }
 
 /// Converts the gradient's rows `[feature][image][row]` to f32, `width` numbers apart.

@@ -26,7 +26,7 @@ use pack::Strided;
 
 pub(crate) use driver::{Job, run};
 pub(crate) use finish::Finish;
-pub(crate) use scratch::scratch;
+pub(crate) use scratch::{room, scratch};
 pub(crate) use strip::{Panels, block};
 pub(crate) use whole::{Packed, Whole};
 

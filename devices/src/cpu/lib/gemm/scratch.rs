@@ -17,7 +17,7 @@ const STAGGER: usize = 2176;
 const KEPT: usize = 256 << 10;
 
 /// Bytes that pieces of these sizes take.
-pub(super) fn room(bytes: &[usize]) -> usize {
+pub(crate) fn room(bytes: &[usize]) -> usize {
     bytes.iter().filter(|&&b| b > 0).map(|b| b.next_multiple_of(64) + STAGGER).sum()
 }
 
