@@ -140,6 +140,49 @@ fn dot_body<const FMA: bool>(x: &[f32], y: &[f32]) -> f32 {
     across(sum, |a, b| a + b) + tail
 }
 
+/// `x *= by`.
+#[inline(always)]
+fn multiply_body<const FMA: bool>(x: &mut [f32], by: f32) {
+    x.iter_mut().for_each(|x| *x *= by);
+}
+
+/// Natural logarithm of positive normal numbers within 1 ulp; +inf and NaN stay. Cephes' polynomial; no branch.
+#[inline(always)]
+fn ln<const FMA: bool>(x: f32) -> f32 {
+    // The exponent for which the rest is in [√½, √2).
+    let bits = x.to_bits();
+    let e = (bits.wrapping_sub(0x3f35_04f3) as i32) >> 23;
+    let r = f32::from_bits(bits.wrapping_sub((e << 23) as u32)) - 1.0;
+    let e = e as f32;
+    let p = mac::<FMA>(7.037_683_6e-2, r, -1.151_461e-1);
+    let p = mac::<FMA>(p, r, 1.167_699_9e-1);
+    let p = mac::<FMA>(p, r, -1.242_014_1e-1);
+    let p = mac::<FMA>(p, r, 1.424_932_3e-1);
+    let p = mac::<FMA>(p, r, -1.666_805_8e-1);
+    let p = mac::<FMA>(p, r, 2.000_071_5e-1);
+    let p = mac::<FMA>(p, r, -2.499_999_4e-1);
+    let p = mac::<FMA>(p, r, 3.333_333_1e-1);
+    let z = r * r;
+    let y = mac::<FMA>(p * r, z, e * -2.121_944_4e-4);
+    let y = mac::<FMA>(z, -0.5, y) + r;
+    let y = mac::<FMA>(e, 0.693_359_375, y);
+    if x < f32::INFINITY { y } else { x }
+}
+
+/// Ends a block of queries in lanes: outputs, rows of lanes, are divided by the sums of weights `l`; the greatest scores
+/// `m`, in powers of 2, become log-sum-exps. What saw nothing has l = 0, and becomes 0.
+#[inline(always)]
+fn finish_body<const FMA: bool>(m: &mut [f32], l: &mut [f32], o: &mut [f32]) {
+    for (m, l) in m.iter_mut().zip(l.iter_mut()) {
+        let lse = mac::<FMA>(*m, std::f32::consts::LN_2, ln::<FMA>(*l));
+        *m = if *l == 0.0 { 0.0 } else { lse };
+        *l = if *l == 0.0 { 0.0 } else { 1.0 / *l };
+    }
+    for row in o.chunks_exact_mut(l.len()) {
+        row.iter_mut().zip(l.iter()).for_each(|(o, l)| *o *= l);
+    }
+}
+
 macro_rules! versions {
     ($name:ident, $body:ident, ($($a:ident: $t:ty),*) $(-> $r:ty)?) => {
         #[inline]
@@ -167,6 +210,8 @@ macro_rules! versions {
 versions!(scale_max, scale_max_body, (s: &mut [f32], seen: usize, scale: f32, bias: Option<&[f32]>) -> f32);
 versions!(exp_sum, exp_sum_body, (s: &mut [f32], m: f32) -> f32);
 versions!(backward_row, backward_body, (s: &mut [f32], d: &mut [f32], seen: usize, scale: f32, bias: Option<&[f32]>, lse: f32, delta: f32));
+versions!(multiply, multiply_body, (x: &mut [f32], by: f32));
+versions!(finish, finish_body, (m: &mut [f32], l: &mut [f32], o: &mut [f32]));
 versions!(dot, dot_body, (x: &[f32], y: &[f32]) -> f32);
 
 #[cfg(test)]

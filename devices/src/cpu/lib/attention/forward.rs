@@ -1,0 +1,208 @@
+//! Attention over blocks of queries in lanes: packs what a task needs and runs the steps of `step`.
+
+use super::step::{KEYS, Step, Stepper, f32_stepper};
+use super::{Attention, Elem, Heads, LogSumExp, Work, pack_by_row, packed, round, rows, store_row};
+use crate::cpu::lib::gemm::pack::{Matrix, pack_matrix};
+use crate::cpu::lib::simd;
+use crate::memory::OutOfMemory;
+
+/// Floats of K and V together that a task works on before it takes the next keys: they stay in the L2 cache while all
+/// its queries pass.
+const CHUNK: usize = 64 << 10;
+
+/// Keys of a chunk, a multiple of the step's.
+fn chunk(a: &Attention) -> usize {
+    (CHUNK / (a.dim + a.v_dim).max(1) / KEYS * KEYS).max(KEYS)
+}
+
+/// Queries of a block.
+pub(super) fn queries() -> usize {
+    f32_stepper().queries
+}
+
+/// Work memory of a task of `n` queries, floats.
+pub(super) fn floats(a: &Attention, n: usize) -> usize {
+    let lanes = queries();
+    let n = n.next_multiple_of(lanes);
+    let keys = chunk(a).min(a.kv_len);
+    n * (a.dim + a.v_dim + 2)
+        + 2 * KEYS * lanes
+        + round(keys * a.dim)
+        + round(keys * a.v_dim)
+        + round(lanes * a.v_dim.next_multiple_of(8))
+}
+
+/// Rows of f32: where they begin and the distance between them.
+struct Rows {
+    p: *const f32,
+    step: isize,
+}
+
+/// Rows `t..t+n` of one head, in place if they are f32 and read in few pieces, else copied to `room`.
+unsafe fn rows_of(x: &Heads, b: usize, h: usize, t: usize, n: usize, dim: usize, room: *mut f32) -> Rows {
+    let p = x.at(b, h, t);
+    if x.elem == Elem::F32 && x.strides[3] == 1 && x.strides[2] == dim as isize {
+        return Rows { p: p.cast_const().cast(), step: dim as isize };
+    }
+    for i in 0..n {
+        let (src, dst) = (x.at(b, h, t + i), room.wrapping_add(i * dim));
+        // SAFETY: the caller's rows and room.
+        unsafe {
+            if x.strides[3] != 1 {
+                x.load_row(b, h, t + i, dst, dim);
+            } else if x.elem == Elem::F32 {
+                simd::copy_short(src.cast_const().cast(), dst, dim);
+            } else {
+                simd::load_f32(x.elem, src, dst, dim);
+            }
+        }
+    }
+    Rows { p: room, step: dim as isize }
+}
+
+/// Queries `q0..q0+n` of one head; `q0` is a multiple of a block's queries.
+///
+/// # Safety
+/// Arrays cover live memory; the rows of the outputs are this task's.
+pub(super) unsafe fn forward_block(
+    a: &Attention,
+    out: &Heads,
+    lse: Option<LogSumExp>,
+    b: usize,
+    h: usize,
+    q0: usize,
+    n: usize,
+) -> Result<(), OutOfMemory> {
+    let Stepper { queries: lanes, run } = *f32_stepper();
+    let vector = lanes / 2;
+    let hk = h / a.group();
+    let blocks = n.div_ceil(lanes);
+    let scale = a.scale * std::f32::consts::LOG2_E;
+    let keys = chunk(a).min(a.kv_len);
+    let mut w = Work::new(floats(a, n))?;
+    let q = w.take(blocks * lanes * a.dim);
+    let o = w.take(blocks * lanes * a.v_dim);
+    let (m, l) = (w.take(blocks * lanes), w.take(blocks * lanes));
+    let s = w.take(KEYS * lanes);
+    let bias = w.take(KEYS * lanes);
+    let k_room = w.take(keys * a.dim);
+    let v_room = w.take(keys * a.v_dim);
+    let row = w.take(lanes * a.v_dim.next_multiple_of(8));
+    // SAFETY: all blocks lie within the work memory laid out above and the caller's arrays.
+    unsafe {
+        pack_by_row(&a.q, b, h, q0, n, a.dim, lanes, q);
+        rows::multiply(std::slice::from_raw_parts_mut(q, blocks * lanes * a.dim), scale);
+        std::slice::from_raw_parts_mut(o, blocks * lanes * a.v_dim).fill(0.0);
+        std::slice::from_raw_parts_mut(m, blocks * lanes).fill(f32::NEG_INFINITY);
+        std::slice::from_raw_parts_mut(l, blocks * lanes).fill(0.0);
+        let end = a.visible(q0 + n - 1, 0, a.kv_len);
+        for c0 in (0..end).step_by(keys.max(1)) {
+            let some = keys.min(end - c0);
+            let k = rows_of(&a.k, b, hk, c0, some, a.dim, k_room);
+            let v = rows_of(&a.v, b, hk, c0, some, a.v_dim, v_room);
+            for block in 0..blocks {
+                let i0 = q0 + block * lanes;
+                let here = lanes.min(q0 + n - i0);
+                // The last query sees the most.
+                let seen = a.visible(i0 + here - 1, c0, some);
+                for j in (0..seen).step_by(KEYS) {
+                    let j0 = c0 + j;
+                    let count = KEYS.min(seen - j);
+                    if a.bias.is_some() {
+                        pack_bias(a, b, h, i0, here, j0, count, lanes, bias);
+                    }
+                    run(&Step {
+                        k: k.p.wrapping_offset(j as isize * k.step).cast(),
+                        k_row: k.step,
+                        dim: a.dim,
+                        v: v.p.wrapping_offset(j as isize * v.step).cast(),
+                        v_row: v.step,
+                        v_dim: a.v_dim,
+                        q: q.wrapping_add(block * lanes * a.dim).cast_const().cast(),
+                        o: o.wrapping_add(block * lanes * a.v_dim),
+                        m: m.wrapping_add(block * lanes),
+                        l: l.wrapping_add(block * lanes),
+                        s,
+                        bias: if a.bias.is_some() { bias.cast_const() } else { std::ptr::null() },
+                        keys: count,
+                        vectors: here.div_ceil(vector),
+                        first: if a.causal { j0 as isize - i0 as isize } else { -(KEYS as isize) },
+                        scale,
+                    });
+                }
+            }
+        }
+        for block in 0..blocks {
+            let i0 = block * lanes;
+            let here = lanes.min(n - i0);
+            let l = std::slice::from_raw_parts_mut(l.add(i0), lanes);
+            let m = std::slice::from_raw_parts_mut(m.add(i0), lanes);
+            let o = o.add(i0 * a.v_dim);
+            rows::finish(m, l, std::slice::from_raw_parts_mut(o, lanes * a.v_dim));
+            if let Some(LogSumExp(p)) = lse {
+                let to = p.add((b * a.heads + h) * a.q_len + q0 + i0);
+                to.copy_from_nonoverlapping(m.as_ptr(), here);
+            }
+            store_transposed(out, b, h, q0 + i0, here, a.v_dim, o, lanes, row);
+        }
+    }
+    Ok(())
+}
+
+/// Writes `n` rows from row `t` on of a transposed block, `dim` rows of `lanes`; `row` is room for the rows.
+///
+/// # Safety
+/// The rows lie within `x`; the block and the room are live.
+pub(super) unsafe fn store_transposed(
+    x: &Heads,
+    b: usize,
+    h: usize,
+    t: usize,
+    n: usize,
+    dim: usize,
+    block: *const f32,
+    lanes: usize,
+    row: *mut f32,
+) {
+    // A packed panel as wide as a row is the transpose.
+    let width = dim.next_multiple_of(8);
+    let m = Matrix { p: block.cast(), elem: Elem::F32, lane: lanes as isize * 4, k: 4 };
+    // SAFETY: the caller's contract.
+    unsafe {
+        pack_matrix(&m, dim, n, width, row);
+        for i in 0..n {
+            store_row(x, b, h, t + i, row.add(i * width), dim);
+        }
+    }
+}
+
+/// The bias of `n` queries from `i0` on for `keys` keys from `j0` on, as rows of lanes; unused lanes are 0.
+unsafe fn pack_bias(
+    a: &Attention,
+    b: usize,
+    h: usize,
+    i0: usize,
+    n: usize,
+    j0: usize,
+    keys: usize,
+    lanes: usize,
+    to: *mut f32,
+) {
+    let Some(x) = &a.bias else { return };
+    let size = x.elem.size() as isize;
+    let p = x.at(b, h, i0).wrapping_offset(j0 as isize * x.strides[3] * size);
+    // SAFETY: the caller's queries and keys lie within the bias; `to` has room for all rows.
+    unsafe {
+        if x.elem != Elem::Bool {
+            let m = Matrix { p, elem: x.elem, lane: x.strides[2] * size, k: x.strides[3] * size };
+            return pack_matrix(&m, n, keys, lanes, to);
+        }
+        for j in 0..keys {
+            let row = std::slice::from_raw_parts_mut(to.add(j * lanes), lanes);
+            for (i, x_to) in row.iter_mut().enumerate() {
+                let at = i.min(n - 1) as isize * x.strides[2] + j as isize * x.strides[3];
+                *x_to = if *p.wrapping_offset(at) != 0 { 0.0 } else { f32::NEG_INFINITY };
+            }
+        }
+    }
+}
