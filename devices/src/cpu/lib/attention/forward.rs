@@ -1,7 +1,7 @@
 //! Attention over blocks of queries in lanes: packs what a task needs and runs the steps of `step`.
 
 use super::step::{KEYS, Step, Stepper, f32_stepper};
-use super::{Attention, Elem, Heads, LogSumExp, Work, pack_by_row, packed, round, rows, store_row};
+use super::{Attention, Elem, Heads, LogSumExp, Work, pack_by_row, round, rows, store_row};
 use crate::cpu::lib::gemm::pack::{Matrix, pack_matrix};
 use crate::cpu::lib::simd;
 use crate::memory::OutOfMemory;
@@ -25,39 +25,60 @@ pub(super) fn floats(a: &Attention, n: usize) -> usize {
     let lanes = queries();
     let n = n.next_multiple_of(lanes);
     let keys = chunk(a).min(a.kv_len);
-    n * (a.dim + a.v_dim + 2)
-        + 2 * KEYS * lanes
+    round(n * a.dim)
+        + round(n * a.v_dim)
+        + 2 * round(n)
+        + 2 * round(KEYS * lanes)
         + round(keys * a.dim)
         + round(keys * a.v_dim)
         + round(lanes * a.v_dim.next_multiple_of(8))
 }
 
 /// Rows of f32: where they begin and the distance between them.
-struct Rows {
-    p: *const f32,
-    step: isize,
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    pub(super) p: *const f32,
+    pub(super) step: isize,
 }
 
-/// Rows `t..t+n` of one head, in place if they are f32 and read in few pieces, else copied to `room`.
-unsafe fn rows_of(x: &Heads, b: usize, h: usize, t: usize, n: usize, dim: usize, room: *mut f32) -> Rows {
-    let p = x.at(b, h, t);
-    if x.elem == Elem::F32 && x.strides[3] == 1 && x.strides[2] == dim as isize {
-        return Rows { p: p.cast_const().cast(), step: dim as isize };
+impl Default for Rows {
+    /// None.
+    fn default() -> Rows {
+        Rows { p: std::ptr::null(), step: 0 }
+    }
+}
+
+/// Rows `t..t+n` of one head, each `wide` numbers long, zeros at the end: in place if they are dense f32, else copied to
+/// `room`.
+///
+/// # Safety
+/// The rows lie within `x`; the room has space for them.
+pub(super) unsafe fn rows_of(
+    x: &Heads,
+    b: usize,
+    h: usize,
+    t: usize,
+    n: usize,
+    dim: usize,
+    wide: usize,
+    room: *mut f32,
+) -> Rows {
+    if x.elem == Elem::F32 && x.strides[3] == 1 && x.strides[2] == wide as isize && wide == dim {
+        return Rows { p: x.at(b, h, t).cast_const().cast(), step: wide as isize };
     }
     for i in 0..n {
-        let (src, dst) = (x.at(b, h, t + i), room.wrapping_add(i * dim));
+        let to = room.wrapping_add(i * wide);
         // SAFETY: the caller's rows and room.
         unsafe {
-            if x.strides[3] != 1 {
-                x.load_row(b, h, t + i, dst, dim);
-            } else if x.elem == Elem::F32 {
-                simd::copy_short(src.cast_const().cast(), dst, dim);
+            if x.elem == Elem::F32 && x.strides[3] == 1 {
+                simd::copy_short(x.at(b, h, t + i).cast_const().cast(), to, dim);
             } else {
-                simd::load_f32(x.elem, src, dst, dim);
+                x.load_row(b, h, t + i, to, dim);
             }
+            to.add(dim).write_bytes(0, wide - dim);
         }
     }
-    Rows { p: room, step: dim as isize }
+    Rows { p: room, step: wide as isize }
 }
 
 /// Queries `q0..q0+n` of one head; `q0` is a multiple of a block's queries.
@@ -73,7 +94,7 @@ pub(super) unsafe fn forward_block(
     q0: usize,
     n: usize,
 ) -> Result<(), OutOfMemory> {
-    let Stepper { queries: lanes, run } = *f32_stepper();
+    let Stepper { queries: lanes, run, .. } = *f32_stepper();
     let vector = lanes / 2;
     let hk = h / a.group();
     let blocks = n.div_ceil(lanes);
@@ -90,16 +111,19 @@ pub(super) unsafe fn forward_block(
     let row = w.take(lanes * a.v_dim.next_multiple_of(8));
     // SAFETY: all blocks lie within the work memory laid out above and the caller's arrays.
     unsafe {
-        pack_by_row(&a.q, b, h, q0, n, a.dim, lanes, q);
-        rows::multiply(std::slice::from_raw_parts_mut(q, blocks * lanes * a.dim), scale);
+        for block in 0..blocks {
+            let i0 = block * lanes;
+            let to = q.add(i0 * a.dim);
+            load_transposed(&a.q, b, h, q0 + i0, lanes.min(n - i0), a.dim, scale, to);
+        }
         std::slice::from_raw_parts_mut(o, blocks * lanes * a.v_dim).fill(0.0);
         std::slice::from_raw_parts_mut(m, blocks * lanes).fill(f32::NEG_INFINITY);
         std::slice::from_raw_parts_mut(l, blocks * lanes).fill(0.0);
         let end = a.visible(q0 + n - 1, 0, a.kv_len);
         for c0 in (0..end).step_by(keys.max(1)) {
             let some = keys.min(end - c0);
-            let k = rows_of(&a.k, b, hk, c0, some, a.dim, k_room);
-            let v = rows_of(&a.v, b, hk, c0, some, a.v_dim, v_room);
+            let k = rows_of(&a.k, b, hk, c0, some, a.dim, a.dim, k_room);
+            let v = rows_of(&a.v, b, hk, c0, some, a.v_dim, a.v_dim, v_room);
             for block in 0..blocks {
                 let i0 = q0 + block * lanes;
                 let here = lanes.min(q0 + n - i0);
@@ -137,19 +161,48 @@ pub(super) unsafe fn forward_block(
             let here = lanes.min(n - i0);
             let l = std::slice::from_raw_parts_mut(l.add(i0), lanes);
             let m = std::slice::from_raw_parts_mut(m.add(i0), lanes);
-            let o = o.add(i0 * a.v_dim);
-            rows::finish(m, l, std::slice::from_raw_parts_mut(o, lanes * a.v_dim));
+            rows::finish(m, l);
             if let Some(LogSumExp(p)) = lse {
                 let to = p.add((b * a.heads + h) * a.q_len + q0 + i0);
                 to.copy_from_nonoverlapping(m.as_ptr(), here);
             }
-            store_transposed(out, b, h, q0 + i0, here, a.v_dim, o, lanes, row);
+            store_transposed(out, b, h, q0 + i0, here, a.v_dim, o.add(i0 * a.v_dim), l, row);
         }
     }
     Ok(())
 }
 
-/// Writes `n` rows from row `t` on of a transposed block, `dim` rows of `lanes`; `row` is room for the rows.
+/// Reads `n` rows from row `t` on, times `scale`, as a block of queries in lanes; unused lanes are 0.
+///
+/// # Safety
+/// The rows lie within `x`; `to` has room for `dim` rows of lanes.
+pub(super) unsafe fn load_transposed(
+    x: &Heads,
+    b: usize,
+    h: usize,
+    t: usize,
+    n: usize,
+    dim: usize,
+    scale: f32,
+    to: *mut f32,
+) {
+    let Stepper { queries: lanes, transpose, .. } = *f32_stepper();
+    // SAFETY: the caller's contract.
+    unsafe {
+        if x.elem == Elem::F32 && x.strides[3] == 1 && n.is_multiple_of(lanes / 2) && dim.is_multiple_of(lanes / 2) {
+            if n < lanes {
+                to.write_bytes(0, lanes * dim);
+            }
+            let by = [scale; 16];
+            return transpose(x.at(b, h, t).cast(), x.strides[2], n, dim, by.as_ptr(), 0, to, lanes as isize);
+        }
+        pack_by_row(x, b, h, t, n, dim, lanes, to);
+        rows::multiply(std::slice::from_raw_parts_mut(to, lanes * dim), scale);
+    }
+}
+
+/// Writes `n` rows from row `t` on of a block of queries in lanes, `dim` rows, each lane times its factor; `row` is room
+/// for the rows.
 ///
 /// # Safety
 /// The rows lie within `x`; the block and the room are live.
@@ -160,24 +213,32 @@ pub(super) unsafe fn store_transposed(
     t: usize,
     n: usize,
     dim: usize,
-    block: *const f32,
-    lanes: usize,
+    block: *mut f32,
+    by: &[f32],
     row: *mut f32,
 ) {
-    // A packed panel as wide as a row is the transpose.
-    let width = dim.next_multiple_of(8);
-    let m = Matrix { p: block.cast(), elem: Elem::F32, lane: lanes as isize * 4, k: 4 };
+    let Stepper { queries: lanes, transpose, .. } = *f32_stepper();
+    let step = lanes as isize;
     // SAFETY: the caller's contract.
     unsafe {
-        pack_matrix(&m, dim, n, width, row);
+        if x.elem == Elem::F32 && x.strides[3] == 1 && n.is_multiple_of(lanes / 2) && dim.is_multiple_of(lanes / 2) {
+            return transpose(block, step, dim, n, by.as_ptr(), 1, x.at(b, h, t).cast(), x.strides[2]);
+        }
+        rows::multiply_rows(std::slice::from_raw_parts_mut(block, lanes * dim), by);
+        // A packed panel as wide as a row is the transpose.
+        let width = dim.next_multiple_of(8);
+        pack_matrix(&Matrix { p: block.cast(), elem: Elem::F32, lane: step * 4, k: 4 }, dim, n, width, row);
         for i in 0..n {
             store_row(x, b, h, t + i, row.add(i * width), dim);
         }
     }
 }
 
-/// The bias of `n` queries from `i0` on for `keys` keys from `j0` on, as rows of lanes; unused lanes are 0.
-unsafe fn pack_bias(
+/// The bias of `n` queries from `i0` on for `keys` keys from `j0` on, as rows of lanes; unused lanes are finite or -inf.
+///
+/// # Safety
+/// Queries and keys lie within the bias; `to` has room for all rows.
+pub(super) unsafe fn pack_bias(
     a: &Attention,
     b: usize,
     h: usize,

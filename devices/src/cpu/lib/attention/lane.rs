@@ -26,6 +26,37 @@ pub(super) trait Real {
     unsafe fn round(x: Self::V) -> Self::V;
     /// `y·2^n` for an integer `n` >= -126 and y about 1; 0 where `x < LOWEST`.
     unsafe fn scale(y: Self::V, n: Self::V, x: Self::V) -> Self::V;
+    /// Writes N rows of N numbers, multiplied by `by` lane by lane, as columns; strides count numbers.
+    unsafe fn transpose(src: *const f32, src_row: isize, by: Self::V, dst: *mut f32, dst_row: isize);
+}
+
+/// Writes a matrix as its transpose, each column multiplied by its own factor (`by_step` = 1) or all by the same
+/// vector's (0). `rows` and `cols` are multiples of a vector.
+///
+/// # Safety
+/// The matrices and the factors are live memory, and do not overlap; the processor has the instruction set.
+#[inline(always)]
+pub(super) unsafe fn transpose<R: Real>(
+    src: *const f32,
+    src_row: isize,
+    rows: usize,
+    cols: usize,
+    by: *const f32,
+    by_step: usize,
+    dst: *mut f32,
+    dst_row: isize,
+) {
+    for j in (0..cols).step_by(R::N) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let by = R::load(by.add(j * by_step));
+            for i in (0..rows).step_by(R::N) {
+                let src = src.wrapping_offset(i as isize * src_row).wrapping_add(j);
+                let dst = dst.wrapping_offset(j as isize * dst_row).wrapping_add(i);
+                R::transpose(src, src_row, by, dst, dst_row);
+            }
+        }
+    }
 }
 
 /// Powers of two below this are taken for 0: their products with finite values are nothing beside a row's greatest
@@ -113,6 +144,18 @@ impl Real for Portable<f32> {
             if x[i] < LOWEST { 0.0 } else { y[i] * s }
         })
     }
+    #[inline(always)]
+    unsafe fn transpose(src: *const f32, src_row: isize, by: [f32; 4], dst: *mut f32, dst_row: isize) {
+        for i in 0..4 {
+            for j in 0..4 {
+                // SAFETY: the caller's 4 rows and 4 columns.
+                unsafe {
+                    let x = *src.wrapping_offset(i as isize * src_row).add(j);
+                    *dst.wrapping_offset(j as isize * dst_row).add(i) = x * by[j];
+                }
+            }
+        }
+    }
 }
 
 /// The methods that are one intrinsic each.
@@ -167,6 +210,7 @@ macro_rules! plain {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{LOWEST, Real, Ymm32, Zmm32};
+    use crate::cpu::lib::simd::transpose8;
     use std::arch::x86_64::*;
 
     impl Real for Ymm32 {
@@ -210,6 +254,20 @@ mod x86 {
                 _mm256_and_ps(p, _mm256_cmp_ps::<_CMP_NLT_UQ>(x, _mm256_set1_ps(LOWEST)))
             }
         }
+        #[inline(always)]
+        unsafe fn transpose(src: *const f32, src_row: isize, by: __m256, dst: *mut f32, dst_row: isize) {
+            // SAFETY: as above; the caller's 8 rows and 8 columns.
+            unsafe {
+                let mut r = [by; 8];
+                for (i, r) in r.iter_mut().enumerate() {
+                    *r = _mm256_mul_ps(*r, _mm256_loadu_ps(src.wrapping_offset(i as isize * src_row)));
+                }
+                transpose8(&mut r);
+                for (i, r) in r.iter().enumerate() {
+                    _mm256_storeu_ps(dst.wrapping_offset(i as isize * dst_row), *r);
+                }
+            }
+        }
     }
 
     impl Real for Zmm32 {
@@ -246,6 +304,44 @@ mod x86 {
         unsafe fn scale(y: __m512, n: __m512, x: __m512) -> __m512 {
             // SAFETY: as above.
             unsafe { _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, _mm512_set1_ps(LOWEST)), y, n) }
+        }
+        #[inline(always)]
+        unsafe fn transpose(src: *const f32, src_row: isize, by: __m512, dst: *mut f32, dst_row: isize) {
+            // SAFETY: as above; the caller's 16 rows and 16 columns.
+            unsafe {
+                let mut r = [by; 16];
+                for (i, r) in r.iter_mut().enumerate() {
+                    *r = _mm512_mul_ps(*r, _mm512_loadu_ps(src.wrapping_offset(i as isize * src_row)));
+                }
+                // Columns of 4 rows in each quarter of a vector: column 4·quarter + c of rows 4g.. in t[4g + c].
+                let mut t = [by; 16];
+                for g in (0..16).step_by(4) {
+                    let low = |a, b| _mm512_castps_pd(_mm512_unpacklo_ps(a, b));
+                    let high = |a, b| _mm512_castps_pd(_mm512_unpackhi_ps(a, b));
+                    let (a, b) = (low(r[g], r[g + 1]), low(r[g + 2], r[g + 3]));
+                    let (c, d) = (high(r[g], r[g + 1]), high(r[g + 2], r[g + 3]));
+                    t[g] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+                    t[g + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+                    t[g + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(c, d));
+                    t[g + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(c, d));
+                }
+                for c in 0..4 {
+                    // Quarters 0 and 2, then 1 and 3.
+                    let even = (
+                        _mm512_shuffle_f32x4::<0x88>(t[c], t[4 + c]),
+                        _mm512_shuffle_f32x4::<0x88>(t[8 + c], t[12 + c]),
+                    );
+                    let odd = (
+                        _mm512_shuffle_f32x4::<0xDD>(t[c], t[4 + c]),
+                        _mm512_shuffle_f32x4::<0xDD>(t[8 + c], t[12 + c]),
+                    );
+                    let to = |col: usize| dst.wrapping_offset((c + col) as isize * dst_row);
+                    _mm512_storeu_ps(to(0), _mm512_shuffle_f32x4::<0x88>(even.0, even.1));
+                    _mm512_storeu_ps(to(4), _mm512_shuffle_f32x4::<0x88>(odd.0, odd.1));
+                    _mm512_storeu_ps(to(8), _mm512_shuffle_f32x4::<0xDD>(even.0, even.1));
+                    _mm512_storeu_ps(to(12), _mm512_shuffle_f32x4::<0xDD>(odd.0, odd.1));
+                }
+            }
         }
     }
 }

@@ -7,6 +7,7 @@
 mod backward;
 mod few;
 mod forward;
+mod gradient_step;
 mod lane;
 mod rows;
 mod step;
@@ -19,7 +20,7 @@ use std::sync::Mutex;
 use super::elem::Elem;
 use super::gemm::kernel::{Kernel, f32_kernel};
 use super::gemm::pack::{Matrix, pack_matrix};
-use super::gemm::{Panels, block};
+use super::gemm::Panels;
 use super::simd;
 use super::view::LibError;
 use crate::cpu::arena::{self, Piece};
@@ -310,7 +311,7 @@ pub(crate) fn work_bytes(a: &Attention, gradients: bool) -> usize {
     }
     let rows = task_rows(a);
     let (floats, tasks) = if gradients {
-        let split = heads < pool::num_threads() && a.kv_len > KV_BLOCK;
+        let split = heads < pool::num_threads() && a.kv_len > backward::SPLIT;
         (backward::floats(a, a.q_len, true), if split { usize::MAX } else { heads })
     } else {
         let floats = if is_few(a) { few::floats } else { forward::floats };

@@ -5,6 +5,7 @@
 //! lanes; the weights are written in the order in which the second product reads them; and K and V, whose numbers are
 //! broadcast one at a time, are read where they lie.
 
+use super::gradient_step::{GradientStep, gradient_step};
 use super::lane::{self, Real};
 use super::tile::{self, product};
 use crate::cpu::lib::gemm::kernel::{Lane, Portable};
@@ -81,8 +82,14 @@ impl Step {
     /// Keys that vector 0 has to do with: those after them are seen by vector 1 only.
     #[inline(always)]
     fn both(&self, lanes: usize) -> usize {
-        if self.vectors == 1 { self.keys } else { (lanes as isize - self.first).clamp(0, self.keys as isize) as usize }
+        both(self.vectors, self.keys, self.first, lanes)
     }
+}
+
+/// Keys that vector 0 of so many has to do with, if key r is seen by the lanes from `first + r` on.
+#[inline(always)]
+pub(super) fn both(vectors: usize, keys: usize, first: isize, lanes: usize) -> usize {
+    if vectors == 1 { keys } else { (lanes as isize - first).clamp(0, keys as isize) as usize }
 }
 
 /// Scores of MR keys from `r` on for NV vectors from `v0` on; `top`: their greatest.
@@ -158,6 +165,40 @@ unsafe fn weights<P: Weights, const NV: usize>(
     }
 }
 
+/// `acc += A·W` over keys: A, MR features of each, from `a` on; weights W of keys up to `both` for all vectors, after them
+/// for vector 1 only.
+///
+/// # Safety
+/// A and W cover `keys` keys; the processor has the lane's instruction set.
+#[inline(always)]
+pub(super) unsafe fn over_keys<P: Weights, const MR: usize, const NV: usize>(
+    acc: &mut [[P::V; NV]; MR],
+    both: usize,
+    keys: usize,
+    a: *const P::Unit,
+    row: isize,
+    w: *const P::Unit,
+) {
+    let n = P::R::N;
+    // SAFETY: the caller's contract.
+    unsafe {
+        product::<P, MR, NV, { tile::LANES }>(acc, both.div_ceil(P::KEYS), a, row, w, 2 * n);
+        if NV == 2 && both < keys {
+            let mut upper = [[P::zero(); 1]; MR];
+            for i in 0..MR {
+                upper[i][0] = acc[i][NV - 1];
+            }
+            let from = both.div_ceil(P::KEYS);
+            let a = a.wrapping_offset(from as isize * row);
+            let w = w.wrapping_add(from * 2 * n + n);
+            product::<P, MR, 1, { tile::LANES }>(&mut upper, keys.div_ceil(P::KEYS) - from, a, row, w, 2 * n);
+            for i in 0..MR {
+                acc[i][NV - 1] = upper[i][0];
+            }
+        }
+    }
+}
+
 /// Adds the weighted values of MR features from `f` on for the first NV vectors, after multiplying the old ones by `shrink`.
 #[inline(always)]
 unsafe fn weigh<P: Weights, const MR: usize, const NV: usize>(c: &Step, f: usize, both: usize, shrink: &[P::V; 2]) {
@@ -172,21 +213,7 @@ unsafe fn weigh<P: Weights, const MR: usize, const NV: usize>(c: &Step, f: usize
             }
         }
         let v = c.v.cast::<P::Unit>().wrapping_add(f);
-        let s = c.s.cast::<P::Unit>().cast_const();
-        product::<P, MR, NV, { tile::LANES }>(&mut acc, both.div_ceil(P::KEYS), v, c.v_row, s, 2 * n);
-        if NV == 2 && both < c.keys {
-            let mut upper = [[P::zero(); 1]; MR];
-            for i in 0..MR {
-                upper[i][0] = acc[i][NV - 1];
-            }
-            let from = both.div_ceil(P::KEYS);
-            let v = v.wrapping_offset(from as isize * c.v_row);
-            let s = s.wrapping_add(from * 2 * n + n);
-            product::<P, MR, 1, { tile::LANES }>(&mut upper, c.keys.div_ceil(P::KEYS) - from, v, c.v_row, s, 2 * n);
-            for i in 0..MR {
-                acc[i][NV - 1] = upper[i][0];
-            }
-        }
+        over_keys::<P, MR, NV>(&mut acc, both, c.keys, v, c.v_row, c.s.cast::<P::Unit>().cast_const());
         for i in 0..MR {
             for v in 0..NV {
                 P::R::store(o.add(i * 2 * n + v * n), acc[i][v]);
@@ -288,7 +315,13 @@ pub(super) struct Stepper {
     pub(super) queries: usize,
     /// Its contract is `step`'s.
     pub(super) run: unsafe fn(&Step),
+    /// [`lane::transpose`].
+    pub(super) transpose: Transpose,
+    /// Its contract is [`gradient_step`]'s.
+    pub(super) gradients: unsafe fn(&GradientStep),
 }
+
+pub(super) type Transpose = unsafe fn(*const f32, isize, usize, usize, *const f32, usize, *mut f32, isize);
 
 macro_rules! stepper {
     ($name:ident, $lane:ty, $mr:literal, [$($feat:literal)?]) => {
@@ -298,7 +331,22 @@ macro_rules! stepper {
                 // SAFETY: same contract; the features are enabled here.
                 unsafe { step::<$lane, $mr>(c) }
             }
-            Stepper { queries: 2 * <$lane as Lane>::N, run }
+            $(#[target_feature(enable = $feat)])?
+            unsafe fn transpose(
+                src: *const f32, src_row: isize, rows: usize, cols: usize, by: *const f32, by_step: usize, dst: *mut f32,
+                dst_row: isize,
+            ) {
+                // SAFETY: same contract; the features are enabled here.
+                unsafe {
+                    lane::transpose::<<$lane as Weights>::R>(src, src_row, rows, cols, by, by_step, dst, dst_row)
+                }
+            }
+            $(#[target_feature(enable = $feat)])?
+            unsafe fn gradients(c: &GradientStep) {
+                // SAFETY: as above.
+                unsafe { gradient_step::<$lane, $mr>(c) }
+            }
+            Stepper { queries: 2 * <$lane as Lane>::N, run, transpose, gradients }
         };
     };
 }
