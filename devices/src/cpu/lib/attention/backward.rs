@@ -2,7 +2,8 @@
 
 use super::forward::{load_transposed, pack_bias, rows_of, store_transposed};
 use super::gradient_step::GradientStep;
-use super::step::{KEYS, Stepper, f32_stepper};
+use super::levels::{Stepper, stepper};
+use super::step::KEYS;
 use super::{Attention, Elem, Heads, LibError, LogSumExp, Work, round, rows, store_row, tasks};
 use crate::cpu::pool;
 use crate::memory::OutOfMemory;
@@ -69,12 +70,12 @@ pub unsafe fn backward(
 
 /// A row of `n` numbers in whole vectors.
 fn whole(n: usize) -> usize {
-    n.next_multiple_of(f32_stepper().queries / 2)
+    n.next_multiple_of(stepper().queries / 2)
 }
 
 /// Work memory of one head of K and V with `n` queries in each of its heads, floats; `q`: with their gradients.
 pub(super) fn floats(a: &Attention, n: usize, q: bool) -> usize {
-    let lanes = f32_stepper().queries;
+    let lanes = stepper().queries;
     let n = a.group() * n.next_multiple_of(lanes);
     let (wide, v_wide) = (whole(a.dim), whole(a.v_dim));
     round(n * a.dim)
@@ -111,7 +112,7 @@ impl Problem {
         q: bool,
     ) -> Result<(), OutOfMemory> {
         let a = &self.a;
-        let Stepper { queries: lanes, gradients, .. } = *f32_stepper();
+        let Stepper { queries: lanes, gradients, .. } = *stepper();
         let (group, n) = (a.group(), qs.len());
         let (wide, v_wide) = (whole(a.dim), whole(a.v_dim));
         let blocks = n.div_ceil(lanes);

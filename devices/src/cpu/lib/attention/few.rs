@@ -1,12 +1,81 @@
 //! Attention of few queries, keys in lanes: a vector of queries would be mostly empty.
 
-use super::{
-    Attention, Heads, KV_BLOCK, LogSumExp, Work, by_row, pack_by_feature, pack_by_row, packed, q_block, round, rows,
-    store_row,
-};
-use crate::cpu::lib::gemm::kernel::f32_kernel;
+use super::{Attention, Elem, Heads, LogSumExp, Work, pack_by_row, round, rows, store_row};
+use crate::cpu::lib::gemm::kernel::{Kernel, f32_kernel};
+use crate::cpu::lib::gemm::pack::{Matrix, pack_matrix};
 use crate::cpu::lib::gemm::{Panels, block};
+use crate::cpu::lib::simd;
 use crate::memory::OutOfMemory;
+
+/// Rows of scores in a block: a multiple of every kernel's row count that keeps a block in L2.
+fn q_block(kn: &Kernel<f32, f32>) -> usize {
+    48usize.next_multiple_of(kn.mr)
+}
+/// Columns of scores in a block, a multiple of every kernel's column count.
+const KV_BLOCK: usize = 128;
+impl Attention {
+    /// How many of `rows` queries from `i` on are computed at a time over `cols` keys: all, if they see the same keys.
+    fn part(&self, kn: &Kernel<f32, f32>, i: usize, kv0: usize, cols: usize, rows: usize) -> usize {
+        if self.visible(i, kv0, cols) == cols { rows } else { 2 * kn.mr }
+    }
+
+    /// The bias of query `i` over keys `kv0..`, as f32; false means -inf.
+    unsafe fn bias_row(&self, b: usize, h: usize, i: usize, kv0: usize, out: &mut [f32]) {
+        let Some(bias) = &self.bias else { return };
+        let size = bias.elem.size();
+        let step = bias.strides[3];
+        let p = bias.at(b, h, i).wrapping_offset(kv0 as isize * step * size as isize);
+        // SAFETY: the caller's keys lie within the bias.
+        unsafe {
+            if bias.elem == Elem::Bool {
+                for (j, o) in out.iter_mut().enumerate() {
+                    *o = if *p.wrapping_offset(j as isize * step) != 0 { 0.0 } else { f32::NEG_INFINITY };
+                }
+            } else if step == 1 {
+                simd::load_f32(bias.elem, p, out.as_mut_ptr(), out.len());
+            } else {
+                for (j, o) in out.iter_mut().enumerate() {
+                    *o = bias.elem.load_f64(p.wrapping_offset(j as isize * step * size as isize)) as f32;
+                }
+            }
+        }
+    }
+}
+
+/// As `pack_by_row`, lanes are the features (k = rows).
+unsafe fn pack_by_feature(x: &Heads, b: usize, h: usize, t: usize, n: usize, dim: usize, width: usize, dst: *mut f32) {
+    let size = x.elem.size() as isize;
+    let m = Matrix { p: x.at(b, h, t), elem: x.elem, lane: x.strides[3] * size, k: x.strides[2] * size };
+    // SAFETY: the caller's rows and buffer.
+    unsafe { pack_matrix(&m, dim, n, width, dst) }
+}
+
+/// A block of scores, row stride `KV_BLOCK`, as the left operand of a product over its keys.
+///
+/// 512-bit kernels wait for numbers read from many rows: they get a packed copy at `copy`, others read it in place.
+unsafe fn by_row(kn: &Kernel<f32, f32>, s: *mut f32, rows: usize, keys: usize, copy: *mut f32) -> Panels<f32> {
+    let panels = |a: *mut f32, packed| Panels {
+        a: a.cast_const(),
+        packed,
+        a_r: if packed { 1 } else { KV_BLOCK as isize },
+        a_k: 1,
+        b: std::ptr::null(),
+        b_len: 0,
+        k: keys,
+    };
+    if !kn.is_wide() {
+        return panels(s, false);
+    }
+    let m = Matrix { p: s.cast_const().cast(), elem: Elem::F32, lane: KV_BLOCK as isize * 4, k: 4 };
+    // SAFETY: the caller's block, and room for its panels.
+    unsafe { pack_matrix(&m, rows, keys, kn.mr, copy) };
+    panels(copy, true)
+}
+
+/// Units of a packed block of `lanes` × `k`.
+fn packed(lanes: usize, k: usize, width: usize) -> usize {
+    round(lanes.next_multiple_of(width) * k)
+}
 
 /// Work memory of a task of `n` query rows, floats.
 pub(super) fn floats(a: &Attention, n: usize) -> usize {

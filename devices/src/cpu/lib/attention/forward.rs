@@ -1,8 +1,10 @@
 //! Attention over blocks of queries in lanes: packs what a task needs and runs the steps of `step`.
 
-use super::step::{KEYS, Step, Stepper, f32_stepper};
+use super::levels::{Stepper, stepper};
+use super::step::{KEYS, Step};
 use super::{Attention, Elem, Heads, LogSumExp, Work, pack_by_row, round, rows, store_row};
-use crate::cpu::lib::gemm::pack::{Matrix, pack_matrix};
+use crate::cpu::lib::gemm::kernel::Pair;
+use crate::cpu::lib::gemm::pack::{Matrix, Unit, pack_matrix};
 use crate::cpu::lib::simd;
 use crate::memory::OutOfMemory;
 
@@ -17,7 +19,7 @@ fn chunk(a: &Attention) -> usize {
 
 /// Queries of a block.
 pub(super) fn queries() -> usize {
-    f32_stepper().queries
+    stepper().queries
 }
 
 /// Work memory of a task of `n` queries, floats.
@@ -63,8 +65,8 @@ pub(super) unsafe fn rows_of(
     wide: usize,
     room: *mut f32,
 ) -> Rows {
-    if x.elem == Elem::F32 && x.strides[3] == 1 && x.strides[2] == wide as isize && wide == dim {
-        return Rows { p: x.at(b, h, t).cast_const().cast(), step: wide as isize };
+    if x.elem == Elem::F32 && x.strides[3] == 1 && x.strides[2] >= 0 && wide == dim {
+        return Rows { p: x.at(b, h, t).cast_const().cast(), step: x.strides[2] };
     }
     for i in 0..n {
         let to = room.wrapping_add(i * wide);
@@ -81,6 +83,30 @@ pub(super) unsafe fn rows_of(
     Rows { p: room, step: wide as isize }
 }
 
+/// Rows `t..t+n` of one bf16 head as pairs of neighbours, the last one filled up with 0: in place if they lie so, else
+/// copied to `room`. Distances count pairs.
+///
+/// # Safety
+/// As [`rows_of`].
+unsafe fn pair_rows_of(x: &Heads, b: usize, h: usize, t: usize, n: usize, dim: usize, room: *mut f32) -> Rows {
+    if x.strides[3] == 1 && x.strides[2] % 2 == 0 && dim.is_multiple_of(2) {
+        return Rows { p: x.at(b, h, t).cast_const().cast(), step: x.strides[2] / 2 };
+    }
+    let units = dim.div_ceil(2);
+    let step = x.strides[3] * 2;
+    for i in 0..n {
+        let row = x.at(b, h, t + i);
+        for u in 0..units {
+            // SAFETY: the caller's rows and room; the second element is read only if it exists.
+            unsafe {
+                let pair = Pair::read(x.elem, row.wrapping_offset(2 * u as isize * step), step, 2.min(dim - 2 * u));
+                *room.cast::<Pair>().add(i * units + u) = pair;
+            }
+        }
+    }
+    Rows { p: room, step: units as isize }
+}
+
 /// Queries `q0..q0+n` of one head; `q0` is a multiple of a block's queries.
 ///
 /// # Safety
@@ -94,7 +120,14 @@ pub(super) unsafe fn forward_block(
     q0: usize,
     n: usize,
 ) -> Result<(), OutOfMemory> {
-    let Stepper { queries: lanes, run, .. } = *f32_stepper();
+    let Stepper { queries: lanes, mut run, pairs, .. } = *stepper();
+    let is_bf16 = [&a.q, &a.k, &a.v].iter().all(|x| x.elem == Elem::BF16);
+    let pairs = pairs.filter(|_| is_bf16);
+    if let Some(step) = pairs {
+        run = step;
+    }
+    // Units of 4 bytes in a row of queries or keys.
+    let units = if pairs.is_some() { a.dim.div_ceil(2) } else { a.dim };
     let vector = lanes / 2;
     let hk = h / a.group();
     let blocks = n.div_ceil(lanes);
@@ -113,8 +146,12 @@ pub(super) unsafe fn forward_block(
     unsafe {
         for block in 0..blocks {
             let i0 = block * lanes;
-            let to = q.add(i0 * a.dim);
-            load_transposed(&a.q, b, h, q0 + i0, lanes.min(n - i0), a.dim, scale, to);
+            let (some, to) = (lanes.min(n - i0), q.add(i0 * units));
+            if pairs.is_some() {
+                pack_matrix::<Pair>(&a.q.rows_matrix(b, h, q0 + i0), some, a.dim, lanes, to.cast());
+            } else {
+                load_transposed(&a.q, b, h, q0 + i0, some, a.dim, scale, to);
+            }
         }
         std::slice::from_raw_parts_mut(o, blocks * lanes * a.v_dim).fill(0.0);
         std::slice::from_raw_parts_mut(m, blocks * lanes).fill(f32::NEG_INFINITY);
@@ -122,8 +159,17 @@ pub(super) unsafe fn forward_block(
         let end = a.visible(q0 + n - 1, 0, a.kv_len);
         for c0 in (0..end).step_by(keys.max(1)) {
             let some = keys.min(end - c0);
-            let k = rows_of(&a.k, b, hk, c0, some, a.dim, a.dim, k_room);
-            let v = rows_of(&a.v, b, hk, c0, some, a.v_dim, a.v_dim, v_room);
+            let (k, v) = if pairs.is_some() {
+                let m = a.v.rows_matrix(b, hk, c0);
+                pack_matrix::<Pair>(&Matrix { lane: m.k, k: m.lane, ..m }, a.v_dim, some, a.v_dim, v_room.cast());
+                let v = Rows { p: v_room, step: a.v_dim as isize };
+                (pair_rows_of(&a.k, b, hk, c0, some, a.dim, k_room), v)
+            } else {
+                let k = rows_of(&a.k, b, hk, c0, some, a.dim, a.dim, k_room);
+                (k, rows_of(&a.v, b, hk, c0, some, a.v_dim, a.v_dim, v_room))
+            };
+            // Rows of V that one row of units stands for.
+            let per = if pairs.is_some() { 2 } else { 1 };
             for block in 0..blocks {
                 let i0 = q0 + block * lanes;
                 let here = lanes.min(q0 + n - i0);
@@ -138,11 +184,11 @@ pub(super) unsafe fn forward_block(
                     run(&Step {
                         k: k.p.wrapping_offset(j as isize * k.step).cast(),
                         k_row: k.step,
-                        dim: a.dim,
-                        v: v.p.wrapping_offset(j as isize * v.step).cast(),
+                        dim: units,
+                        v: v.p.wrapping_offset((j / per) as isize * v.step).cast(),
                         v_row: v.step,
                         v_dim: a.v_dim,
-                        q: q.wrapping_add(block * lanes * a.dim).cast_const().cast(),
+                        q: q.wrapping_add(block * lanes * units).cast_const().cast(),
                         o: o.wrapping_add(block * lanes * a.v_dim),
                         m: m.wrapping_add(block * lanes),
                         l: l.wrapping_add(block * lanes),
@@ -186,7 +232,7 @@ pub(super) unsafe fn load_transposed(
     scale: f32,
     to: *mut f32,
 ) {
-    let Stepper { queries: lanes, transpose, .. } = *f32_stepper();
+    let Stepper { queries: lanes, transpose, .. } = *stepper();
     // SAFETY: the caller's contract.
     unsafe {
         if x.elem == Elem::F32 && x.strides[3] == 1 && n.is_multiple_of(lanes / 2) && dim.is_multiple_of(lanes / 2) {
@@ -217,7 +263,7 @@ pub(super) unsafe fn store_transposed(
     by: &[f32],
     row: *mut f32,
 ) {
-    let Stepper { queries: lanes, transpose, .. } = *f32_stepper();
+    let Stepper { queries: lanes, transpose, .. } = *stepper();
     let step = lanes as isize;
     // SAFETY: the caller's contract.
     unsafe {

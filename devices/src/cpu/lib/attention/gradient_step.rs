@@ -4,7 +4,8 @@
 //! them in rows: dV += Pᵀ·dO and dK += dSᵀ·Q broadcast their numbers, dQᵀ += Kᵀ·dSᵀ their vectors.
 
 use super::lane::{self, Real};
-use super::step::{Weights, both, over_keys};
+use super::levels::Weights;
+use super::step::{both, over_keys};
 use super::tile::{self, product};
 
 /// One block of queries and one of keys. Rows of lanes hold the block's queries.
@@ -57,7 +58,8 @@ unsafe fn weights<P: Weights<Unit = f32>, const MR: usize, const NV: usize>(c: &
         if !c.bias.is_null() {
             for i in 0..MR {
                 for v in 0..NV {
-                    s[i][v] = P::R::fma(P::R::load(c.bias.add(at(i, v))), P::R::splat(std::f32::consts::LOG2_E), s[i][v]);
+                    s[i][v] =
+                        P::R::fma(P::R::load(c.bias.add(at(i, v))), P::R::splat(std::f32::consts::LOG2_E), s[i][v]);
                 }
             }
         }

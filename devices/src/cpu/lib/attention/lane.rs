@@ -291,9 +291,7 @@ mod x86 {
         #[inline(always)]
         unsafe fn unless_lowest(x: __m512, a: __m512, b: __m512) -> __m512 {
             // SAFETY: as above.
-            unsafe {
-                _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(x, _mm512_set1_ps(f32::NEG_INFINITY)), b)
-            }
+            unsafe { _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(x, _mm512_set1_ps(f32::NEG_INFINITY)), b) }
         }
         #[inline(always)]
         unsafe fn round(x: __m512) -> __m512 {
@@ -342,6 +340,69 @@ mod x86 {
                     _mm512_storeu_ps(to(12), _mm512_shuffle_f32x4::<0xDD>(odd.0, odd.1));
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::lib::isa::{self, Isa};
+
+    #[inline(always)]
+    unsafe fn all<R: Real>(x: &mut [f32]) {
+        for x in x.chunks_exact_mut(R::N) {
+            // SAFETY: a chunk holds a vector; the caller has the instruction set.
+            unsafe { R::store(x.as_mut_ptr(), exp2::<R>(R::load(x.as_ptr()))) };
+        }
+    }
+
+    fn at(level: Isa, x: &mut [f32]) {
+        match level {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
+                unsafe fn f(x: &mut [f32]) {
+                    // SAFETY: the features are enabled here.
+                    unsafe { all::<Zmm32>(x) }
+                }
+                // SAFETY: the caller has the instruction set.
+                unsafe { f(x) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => {
+                #[target_feature(enable = "avx2,fma")]
+                unsafe fn f(x: &mut [f32]) {
+                    // SAFETY: the features are enabled here.
+                    unsafe { all::<Ymm32>(x) }
+                }
+                // SAFETY: the caller has the instruction set.
+                unsafe { f(x) }
+            }
+            // SAFETY: no instruction set is asked for.
+            _ => unsafe { all::<Portable<f32>>(x) },
+        }
+    }
+
+    #[test]
+    fn powers_are_close_and_special_values_hold() {
+        for level in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
+            if level > isa::current() {
+                continue;
+            }
+            let x: Vec<f32> = (0..1 << 18).map(|i| -125.0 + i as f32 * (250.0 / (1 << 18) as f32)).collect();
+            let mut y = x.clone();
+            at(level, &mut y);
+            for (x, y) in x.iter().zip(&y) {
+                let want = (*x as f64).exp2();
+                assert!((*y as f64 - want).abs() <= 1.5e-7 * want, "{level:?} {x} {y} {want}");
+            }
+            let mut x = [0f32; 16];
+            x[..8].copy_from_slice(&[0.0, -0.0, 1.0, -125.5, -1e30, f32::NEG_INFINITY, f32::NAN, -125.0]);
+            at(level, &mut x);
+            assert_eq!(x[..6], [1.0, 1.0, 2.0, 0.0, 0.0, 0.0], "{level:?}");
+            assert!(x[6].is_nan());
+            assert_eq!(x[7], 2f32.powi(-125));
         }
     }
 }

@@ -9,6 +9,7 @@ mod few;
 mod forward;
 mod gradient_step;
 mod lane;
+mod levels;
 mod rows;
 mod step;
 #[cfg(test)]
@@ -18,9 +19,7 @@ mod tile;
 use std::sync::Mutex;
 
 use super::elem::Elem;
-use super::gemm::kernel::{Kernel, f32_kernel};
 use super::gemm::pack::{Matrix, pack_matrix};
-use super::gemm::Panels;
 use super::simd;
 use super::view::LibError;
 use crate::cpu::arena::{self, Piece};
@@ -46,6 +45,12 @@ impl Heads {
         let s = &self.strides;
         self.ptr
             .wrapping_offset((b as isize * s[0] + h as isize * s[1] + t as isize * s[2]) * self.elem.size() as isize)
+    }
+
+    /// Rows of one head from row `t` on, as a packing source whose lanes are the rows.
+    fn rows_matrix(&self, b: usize, h: usize, t: usize) -> Matrix {
+        let size = self.elem.size() as isize;
+        Matrix { p: self.at(b, h, t), elem: self.elem, lane: self.strides[2] * size, k: self.strides[3] * size }
     }
 
     /// Reads row `t`, `n` features, as f32.
@@ -89,12 +94,6 @@ pub struct Attention {
     pub scale: f32,
 }
 
-/// Rows of scores in a block: a multiple of every kernel's row count that keeps a block in L2.
-fn q_block(kn: &Kernel<f32, f32>) -> usize {
-    48usize.next_multiple_of(kn.mr)
-}
-/// Columns of scores in a block, a multiple of every kernel's column count.
-const KV_BLOCK: usize = 128;
 /// Greatest number of queries that `few` is faster for.
 const FEW: usize = 6;
 
@@ -128,50 +127,26 @@ impl Attention {
     fn visible(&self, i: usize, kv0: usize, n: usize) -> usize {
         if self.causal { (i + 1).saturating_sub(kv0).min(n) } else { n }
     }
-
-    /// How many of `rows` queries from `i` on are computed at a time over `cols` keys: all, if they see the same keys.
-    fn part(&self, kn: &Kernel<f32, f32>, i: usize, kv0: usize, cols: usize, rows: usize) -> usize {
-        if self.visible(i, kv0, cols) == cols { rows } else { 2 * kn.mr }
-    }
-
-    /// The bias of query `i` over keys `kv0..`, as f32; false means -inf.
-    unsafe fn bias_row(&self, b: usize, h: usize, i: usize, kv0: usize, out: &mut [f32]) {
-        let Some(bias) = &self.bias else { return };
-        let size = bias.elem.size();
-        let step = bias.strides[3];
-        let p = bias.at(b, h, i).wrapping_offset(kv0 as isize * step * size as isize);
-        // SAFETY: the caller's keys lie within the bias.
-        unsafe {
-            if bias.elem == Elem::Bool {
-                for (j, o) in out.iter_mut().enumerate() {
-                    *o = if *p.wrapping_offset(j as isize * step) != 0 { 0.0 } else { f32::NEG_INFINITY };
-                }
-            } else if step == 1 {
-                simd::load_f32(bias.elem, p, out.as_mut_ptr(), out.len());
-            } else {
-                for (j, o) in out.iter_mut().enumerate() {
-                    *o = bias.elem.load_f64(p.wrapping_offset(j as isize * step * size as isize)) as f32;
-                }
-            }
-        }
-    }
 }
 
 /// f32 work memory, cut into pieces.
 struct Work {
     _piece: Piece,
     next: *mut f32,
+    end: *mut f32,
 }
 
 impl Work {
     fn new(floats: usize) -> Result<Work, OutOfMemory> {
         let piece = arena::take((floats + 64) * 4)?;
-        Ok(Work { next: piece.as_ptr().cast(), _piece: piece })
+        let next = piece.as_ptr().cast::<f32>();
+        Ok(Work { next, end: next.wrapping_add(floats), _piece: piece })
     }
     /// The next `n` floats (rounded up to whole cache lines).
     fn take(&mut self, n: usize) -> *mut f32 {
         let p = self.next;
         self.next = p.wrapping_add(round(n));
+        debug_assert!(self.next <= self.end, "more work memory than planned");
         p
     }
 }
@@ -182,45 +157,8 @@ fn round(n: usize) -> usize {
 
 /// Packs `n` rows of one head, from row `t`, as panels whose lanes are the rows (k = features).
 unsafe fn pack_by_row(x: &Heads, b: usize, h: usize, t: usize, n: usize, dim: usize, width: usize, dst: *mut f32) {
-    let size = x.elem.size() as isize;
-    let m = Matrix { p: x.at(b, h, t), elem: x.elem, lane: x.strides[2] * size, k: x.strides[3] * size };
     // SAFETY: the caller's rows and buffer.
-    unsafe { pack_matrix(&m, n, dim, width, dst) }
-}
-
-/// As `pack_by_row`, lanes are the features (k = rows).
-unsafe fn pack_by_feature(x: &Heads, b: usize, h: usize, t: usize, n: usize, dim: usize, width: usize, dst: *mut f32) {
-    let size = x.elem.size() as isize;
-    let m = Matrix { p: x.at(b, h, t), elem: x.elem, lane: x.strides[3] * size, k: x.strides[2] * size };
-    // SAFETY: the caller's rows and buffer.
-    unsafe { pack_matrix(&m, dim, n, width, dst) }
-}
-
-/// A block of scores, row stride `KV_BLOCK`, as the left operand of a product over its keys.
-///
-/// 512-bit kernels wait for numbers read from many rows: they get a packed copy at `copy`, others read it in place.
-unsafe fn by_row(kn: &Kernel<f32, f32>, s: *mut f32, rows: usize, keys: usize, copy: *mut f32) -> Panels<f32> {
-    let panels = |a: *mut f32, packed| Panels {
-        a: a.cast_const(),
-        packed,
-        a_r: if packed { 1 } else { KV_BLOCK as isize },
-        a_k: 1,
-        b: std::ptr::null(),
-        b_len: 0,
-        k: keys,
-    };
-    if !kn.is_wide() {
-        return panels(s, false);
-    }
-    let m = Matrix { p: s.cast_const().cast(), elem: Elem::F32, lane: KV_BLOCK as isize * 4, k: 4 };
-    // SAFETY: the caller's block, and room for its panels.
-    unsafe { pack_matrix(&m, rows, keys, kn.mr, copy) };
-    panels(copy, true)
-}
-
-/// Units of a packed block of `lanes` × `k`.
-fn packed(lanes: usize, k: usize, width: usize) -> usize {
-    round(lanes.next_multiple_of(width) * k)
+    unsafe { pack_matrix(&x.rows_matrix(b, h, t), n, dim, width, dst) }
 }
 
 /// Writes a row of f32 to row `t` of `x`.
@@ -298,7 +236,7 @@ fn is_few(a: &Attention) -> bool {
 
 /// Query rows of a task: K and V are packed once for all of them.
 fn task_rows(a: &Attention) -> usize {
-    let block = if is_few(a) { q_block(f32_kernel()) } else { forward::queries() };
+    let block = if is_few(a) { FEW } else { forward::queries() };
     let spread = (a.q_len * a.batch * a.heads).div_ceil(4 * pool::num_threads());
     spread.clamp(block, 384).div_ceil(block) * block
 }

@@ -5,44 +5,9 @@
 //! lanes; the weights are written in the order in which the second product reads them; and K and V, whose numbers are
 //! broadcast one at a time, are read where they lie.
 
-use super::gradient_step::{GradientStep, gradient_step};
 use super::lane::{self, Real};
+use super::levels::Weights;
 use super::tile::{self, product};
-use crate::cpu::lib::gemm::kernel::{Lane, Portable};
-#[cfg(target_arch = "x86_64")]
-use crate::cpu::lib::gemm::kernel::x86::{Ymm32, Zmm32};
-use crate::cpu::lib::isa::{self, Isa};
-
-/// A lane of both products with the vectors of its sums.
-pub(super) trait Weights: Lane<Acc = f32, V = <Self::R as Real>::V> {
-    type R: Real;
-    /// Keys that one unit of the second product holds.
-    const KEYS: usize;
-    /// Whether queries come multiplied by the scale.
-    const SCALED: bool;
-    /// Stores the weights of a unit's keys.
-    unsafe fn put(p: *mut Self::Unit, w: [Self::V; 2]);
-}
-
-macro_rules! real_weights {
-    ($lane:ty) => {
-        impl Weights for $lane {
-            type R = $lane;
-            const KEYS: usize = 1;
-            const SCALED: bool = true;
-            #[inline(always)]
-            unsafe fn put(p: *mut f32, w: [<$lane as Lane>::V; 2]) {
-                // SAFETY: the caller's memory and instruction set.
-                unsafe { <$lane as Real>::store(p, w[0]) }
-            }
-        }
-    };
-}
-real_weights!(Portable<f32>);
-#[cfg(target_arch = "x86_64")]
-real_weights!(Ymm32);
-#[cfg(target_arch = "x86_64")]
-real_weights!(Zmm32);
 
 /// Keys of a block: its scores stay in the L1 cache beside a block of K or V.
 pub(super) const KEYS: usize = 64;
@@ -272,7 +237,7 @@ unsafe fn all_features<P: Weights, const MR: usize, const NV: usize>(c: &Step, b
 /// # Safety
 /// The step's arrays cover its block; the processor has the lane's instruction set.
 #[inline(always)]
-unsafe fn step<P: Weights, const MR: usize>(c: &Step) {
+pub(super) unsafe fn step<P: Weights, const MR: usize>(c: &Step) {
     // SAFETY: the caller's contract.
     unsafe {
         let n = P::R::N;
@@ -306,63 +271,5 @@ unsafe fn step<P: Weights, const MR: usize>(c: &Step) {
         for v in 0..c.vectors {
             P::R::store(c.l.add(v * n), l[v]);
         }
-    }
-}
-
-/// The step of one instruction set and type.
-pub(super) struct Stepper {
-    /// Queries of a block: two vectors.
-    pub(super) queries: usize,
-    /// Its contract is `step`'s.
-    pub(super) run: unsafe fn(&Step),
-    /// [`lane::transpose`].
-    pub(super) transpose: Transpose,
-    /// Its contract is [`gradient_step`]'s.
-    pub(super) gradients: unsafe fn(&GradientStep),
-}
-
-pub(super) type Transpose = unsafe fn(*const f32, isize, usize, usize, *const f32, usize, *mut f32, isize);
-
-macro_rules! stepper {
-    ($name:ident, $lane:ty, $mr:literal, [$($feat:literal)?]) => {
-        static $name: Stepper = {
-            $(#[target_feature(enable = $feat)])?
-            unsafe fn run(c: &Step) {
-                // SAFETY: same contract; the features are enabled here.
-                unsafe { step::<$lane, $mr>(c) }
-            }
-            $(#[target_feature(enable = $feat)])?
-            unsafe fn transpose(
-                src: *const f32, src_row: isize, rows: usize, cols: usize, by: *const f32, by_step: usize, dst: *mut f32,
-                dst_row: isize,
-            ) {
-                // SAFETY: same contract; the features are enabled here.
-                unsafe {
-                    lane::transpose::<<$lane as Weights>::R>(src, src_row, rows, cols, by, by_step, dst, dst_row)
-                }
-            }
-            $(#[target_feature(enable = $feat)])?
-            unsafe fn gradients(c: &GradientStep) {
-                // SAFETY: as above.
-                unsafe { gradient_step::<$lane, $mr>(c) }
-            }
-            Stepper { queries: 2 * <$lane as Lane>::N, run, transpose, gradients }
-        };
-    };
-}
-stepper!(PORTABLE, Portable<f32>, 4, []);
-#[cfg(target_arch = "x86_64")]
-stepper!(AVX2, Ymm32, 4, ["avx2,fma"]);
-#[cfg(target_arch = "x86_64")]
-stepper!(AVX512, Zmm32, 8, ["avx512f,avx512bw,avx512vl,avx512dq,avx2,fma"]);
-
-/// The f32 step of the current instruction set level.
-pub(super) fn f32_stepper() -> &'static Stepper {
-    match isa::current() {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 => &AVX512,
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => &AVX2,
-        _ => &PORTABLE,
     }
 }
