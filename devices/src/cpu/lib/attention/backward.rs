@@ -1,10 +1,12 @@
 //! Gradients of attention, block by block, from the output and its log-sum-exp.
 
-use super::forward::{load_transposed, pack_bias, rows_of, store_transposed};
+use super::forward::{load_transposed, pack_bias, pair_rows_of, row_pairs_of, rows_of, store_transposed};
 use super::gradient_step::GradientStep;
 use super::levels::{Stepper, stepper};
 use super::step::KEYS;
 use super::{Attention, Elem, Heads, LibError, LogSumExp, Work, round, rows, store_row, tasks};
+use crate::cpu::lib::gemm::kernel::Pair;
+use crate::cpu::lib::gemm::pack::pack_matrix;
 use crate::cpu::pool;
 use crate::memory::OutOfMemory;
 use std::ops::Range;
@@ -84,8 +86,8 @@ pub(super) fn floats(a: &Attention, n: usize, q: bool) -> usize {
         + round(n * v_wide)
         + 2 * round(n)
         + round(if q { n * a.dim } else { 0 })
-        + 3 * round(KEYS * lanes)
-        + 2 * round(KEYS * wide)
+        + 5 * round(KEYS * lanes)
+        + 3 * round(KEYS * wide)
         + 2 * round(KEYS * v_wide)
         + 2 * round(a.v_dim)
         + round(lanes * a.dim.next_multiple_of(8))
@@ -112,7 +114,17 @@ impl Problem {
         q: bool,
     ) -> Result<(), OutOfMemory> {
         let a = &self.a;
-        let Stepper { queries: lanes, gradients, .. } = *stepper();
+        let Stepper { queries: lanes, mut gradients, pair_gradients, .. } = *stepper();
+        let is_bf16 = [&a.q, &a.k, &a.v, &self.dout].iter().all(|x| x.elem == Elem::BF16);
+        // An odd number of queries would need a last pair without a second one.
+        let pairs = pair_gradients.filter(|_| is_bf16 && a.q_len.is_multiple_of(2));
+        if let Some(step) = pairs {
+            gradients = step;
+        }
+        // Elements in a unit.
+        let per = if pairs.is_some() { 2 } else { 1 };
+        let (k_units, v_units) = (a.dim.div_ceil(per), a.v_dim.div_ceil(per));
+        let scale = a.scale * std::f32::consts::LOG2_E;
         let (group, n) = (a.group(), qs.len());
         let (wide, v_wide) = (whole(a.dim), whole(a.v_dim));
         let blocks = n.div_ceil(lanes);
@@ -125,6 +137,7 @@ impl Problem {
         let (lse, delta) = (w.take(group * padded), w.take(group * padded));
         let dq = w.take(if q { group * padded * a.dim } else { 0 });
         let (p, ds, bias) = (w.take(KEYS * lanes), w.take(KEYS * lanes), w.take(KEYS * lanes));
+        let (p_rows, ds_rows, k_pairs) = (w.take(KEYS * lanes), w.take(KEYS * lanes), w.take(KEYS * wide));
         let (k_room, v_room) = (w.take(KEYS * wide), w.take(KEYS * v_wide));
         let (dk, dv) = (w.take(KEYS * wide), w.take(KEYS * v_wide));
         let (r0, r1) = (w.take(a.v_dim), w.take(a.v_dim));
@@ -136,9 +149,16 @@ impl Problem {
                 let h = hk * group + gi;
                 for i0 in (0..n).step_by(lanes) {
                     let (some, at) = (lanes.min(n - i0), gi * padded + i0);
-                    let scale = a.scale * std::f32::consts::LOG2_E;
-                    load_transposed(&a.q, b, h, qs.start + i0, some, a.dim, scale, q_lanes.add(at * a.dim));
-                    load_transposed(&self.dout, b, h, qs.start + i0, some, a.v_dim, 1.0, o_lanes.add(at * a.v_dim));
+                    let (q_to, o_to) = (q_lanes.add(at * k_units), o_lanes.add(at * v_units));
+                    if pairs.is_some() {
+                        let m = a.q.rows_matrix(b, h, qs.start + i0);
+                        pack_matrix::<Pair>(&m, some, a.dim, lanes, q_to.cast());
+                        let m = self.dout.rows_matrix(b, h, qs.start + i0);
+                        pack_matrix::<Pair>(&m, some, a.v_dim, lanes, o_to.cast());
+                    } else {
+                        load_transposed(&a.q, b, h, qs.start + i0, some, a.dim, scale, q_to);
+                        load_transposed(&self.dout, b, h, qs.start + i0, some, a.v_dim, 1.0, o_to);
+                    }
                     for i in 0..some {
                         let t = qs.start + i0 + i;
                         let lse_of = *self.lse.0.add((b * a.heads + h) * a.q_len + t);
@@ -151,13 +171,19 @@ impl Problem {
                     }
                 }
                 let at = gi * padded;
-                q_rows.push(if kv {
+                let (q_to, o_to) = (q_room.add(at * wide), o_room.add(at * v_wide));
+                q_rows.push(if !kv {
+                    Default::default()
+                } else if pairs.is_some() {
                     (
-                        rows_of(&a.q, b, h, qs.start, n, a.dim, wide, q_room.add(at * wide)),
-                        rows_of(&self.dout, b, h, qs.start, n, a.v_dim, v_wide, o_room.add(at * v_wide)),
+                        row_pairs_of(&a.q, b, h, qs.start, n, a.dim, wide, q_to),
+                        row_pairs_of(&self.dout, b, h, qs.start, n, a.v_dim, v_wide, o_to),
                     )
                 } else {
-                    Default::default()
+                    (
+                        rows_of(&a.q, b, h, qs.start, n, a.dim, wide, q_to),
+                        rows_of(&self.dout, b, h, qs.start, n, a.v_dim, v_wide, o_to),
+                    )
                 });
             }
             if q {
@@ -165,8 +191,16 @@ impl Problem {
             }
             for kv0 in ks.clone().step_by(KEYS) {
                 let bk = KEYS.min(ks.end - kv0);
-                let k = rows_of(&a.k, b, hk, kv0, bk, a.dim, a.dim, k_room);
-                let v = rows_of(&a.v, b, hk, kv0, bk, a.v_dim, a.v_dim, v_room);
+                let (k, v, k_keys) = if pairs.is_some() {
+                    (
+                        pair_rows_of(&a.k, b, hk, kv0, bk, a.dim, k_room),
+                        pair_rows_of(&a.v, b, hk, kv0, bk, a.v_dim, v_room),
+                        row_pairs_of(&a.k, b, hk, kv0, bk, a.dim, a.dim, k_pairs),
+                    )
+                } else {
+                    let k = rows_of(&a.k, b, hk, kv0, bk, a.dim, a.dim, k_room);
+                    (k, rows_of(&a.v, b, hk, kv0, bk, a.v_dim, a.v_dim, v_room), k)
+                };
                 if kv {
                     dk.write_bytes(0, KEYS * wide);
                     dv.write_bytes(0, KEYS * v_wide);
@@ -184,23 +218,28 @@ impl Problem {
                     }
                     let (q_row, o_row) = &q_rows[gi];
                     gradients(&GradientStep {
-                        k: k.p,
+                        k: k.p.cast(),
                         k_row: k.step,
-                        v: v.p,
+                        v: v.p.cast(),
                         v_row: v.step,
+                        k_units,
+                        v_units,
                         dim: a.dim,
-                        v_dim: a.v_dim,
-                        q_lanes: q_lanes.wrapping_add(at * a.dim),
-                        o_lanes: o_lanes.wrapping_add(at * a.v_dim),
-                        q: q_row.p.wrapping_offset(i0 as isize * q_row.step),
+                        q_lanes: q_lanes.wrapping_add(at * k_units).cast_const().cast(),
+                        o_lanes: o_lanes.wrapping_add(at * v_units).cast_const().cast(),
+                        k_keys: k_keys.p.cast(),
+                        k_keys_row: k_keys.step,
+                        q: q_row.p.wrapping_offset((i0 / per) as isize * q_row.step).cast(),
                         q_row: q_row.step as usize,
-                        o: o_row.p.wrapping_offset(i0 as isize * o_row.step),
+                        o: o_row.p.wrapping_offset((i0 / per) as isize * o_row.step).cast(),
                         o_row: o_row.step as usize,
                         lse: lse.wrapping_add(at),
                         delta: delta.wrapping_add(at),
                         bias: if a.bias.is_some() { bias.cast_const() } else { std::ptr::null() },
                         p,
-                        ds,
+                        ds: ds.cast(),
+                        p_rows: if pairs.is_some() { p_rows } else { p }.cast(),
+                        ds_rows: if pairs.is_some() { ds_rows } else { ds }.cast(),
                         dq: if q { dq.wrapping_add(at * a.dim) } else { std::ptr::null_mut() },
                         dk: if kv { dk } else { std::ptr::null_mut() },
                         dk_row: wide,
@@ -209,6 +248,7 @@ impl Problem {
                         keys,
                         queries: some,
                         first: if a.causal { kv0 as isize - (qs.start + i0) as isize } else { -(KEYS as isize) },
+                        scale,
                     });
                 }
                 if kv {

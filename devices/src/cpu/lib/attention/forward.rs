@@ -88,7 +88,15 @@ pub(super) unsafe fn rows_of(
 ///
 /// # Safety
 /// As [`rows_of`].
-unsafe fn pair_rows_of(x: &Heads, b: usize, h: usize, t: usize, n: usize, dim: usize, room: *mut f32) -> Rows {
+pub(super) unsafe fn pair_rows_of(
+    x: &Heads,
+    b: usize,
+    h: usize,
+    t: usize,
+    n: usize,
+    dim: usize,
+    room: *mut f32,
+) -> Rows {
     if x.strides[3] == 1 && x.strides[2] % 2 == 0 && dim.is_multiple_of(2) {
         return Rows { p: x.at(b, h, t).cast_const().cast(), step: x.strides[2] / 2 };
     }
@@ -105,6 +113,27 @@ unsafe fn pair_rows_of(x: &Heads, b: usize, h: usize, t: usize, n: usize, dim: u
         }
     }
     Rows { p: room, step: units as isize }
+}
+
+/// Rows `t..t+n` of one bf16 head, each `wide` units long, as pairs of an element and the one in the next row, copied to
+/// `room`; 0 where there is none.
+///
+/// # Safety
+/// As [`rows_of`].
+pub(super) unsafe fn row_pairs_of(
+    x: &Heads,
+    b: usize,
+    h: usize,
+    t: usize,
+    n: usize,
+    dim: usize,
+    wide: usize,
+    room: *mut f32,
+) -> Rows {
+    let m = x.rows_matrix(b, h, t);
+    // SAFETY: the caller's contract.
+    unsafe { pack_matrix::<Pair>(&Matrix { lane: m.k, k: m.lane, ..m }, dim, n, wide, room.cast()) };
+    Rows { p: room, step: wide as isize }
 }
 
 /// Queries `q0..q0+n` of one head; `q0` is a multiple of a block's queries.
@@ -160,9 +189,7 @@ pub(super) unsafe fn forward_block(
         for c0 in (0..end).step_by(keys.max(1)) {
             let some = keys.min(end - c0);
             let (k, v) = if pairs.is_some() {
-                let m = a.v.rows_matrix(b, hk, c0);
-                pack_matrix::<Pair>(&Matrix { lane: m.k, k: m.lane, ..m }, a.v_dim, some, a.v_dim, v_room.cast());
-                let v = Rows { p: v_room, step: a.v_dim as isize };
+                let v = row_pairs_of(&a.v, b, hk, c0, some, a.v_dim, a.v_dim, v_room);
                 (pair_rows_of(&a.k, b, hk, c0, some, a.dim, k_room), v)
             } else {
                 let k = rows_of(&a.k, b, hk, c0, some, a.dim, a.dim, k_room);

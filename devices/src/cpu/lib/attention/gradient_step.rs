@@ -8,31 +8,42 @@ use super::levels::Weights;
 use super::step::{both, over_keys};
 use super::tile::{self, product};
 
-/// One block of queries and one of keys. Rows of lanes hold the block's queries.
+/// One block of queries, an even number for pairs, and one of keys. Rows of lanes hold the block's queries. Pointers
+/// without a type are to units of the product's lane, and distances count units; a pair is of neighbours along what a
+/// product sums over.
 pub(super) struct GradientStep {
-    /// Rows of K and V and the distance between them.
-    pub(super) k: *const f32,
+    /// Rows of K and V and the distance between them; units of a row.
+    pub(super) k: *const u8,
     pub(super) k_row: isize,
-    pub(super) v: *const f32,
+    pub(super) v: *const u8,
     pub(super) v_row: isize,
+    pub(super) k_units: usize,
+    pub(super) v_units: usize,
+    /// Features of K.
     pub(super) dim: usize,
-    pub(super) v_dim: usize,
-    /// Q, scaled towards powers of 2, and dO: `dim` and `v_dim` rows of lanes.
-    pub(super) q_lanes: *const f32,
-    pub(super) o_lanes: *const f32,
-    /// Rows of Q and dO, of whole vectors, and the distance between them.
-    pub(super) q: *const f32,
+    /// Q, scaled towards powers of 2 unless of pairs, and dO: `k_units` and `v_units` rows of lanes.
+    pub(super) q_lanes: *const u8,
+    pub(super) o_lanes: *const u8,
+    /// Rows of K (pairs of rows), to be summed over keys.
+    pub(super) k_keys: *const u8,
+    pub(super) k_keys_row: isize,
+    /// Rows of Q and dO (pairs of rows), of whole vectors, and the distance between them, to be summed over queries.
+    pub(super) q: *const u8,
     pub(super) q_row: usize,
-    pub(super) o: *const f32,
+    pub(super) o: *const u8,
     pub(super) o_row: usize,
     /// Of each query: log-sum-exp in powers of 2, and what all its weights have in common in their gradients.
     pub(super) lse: *const f32,
     pub(super) delta: *const f32,
     /// What is added to the scores, a row of lanes for each key, or null.
     pub(super) bias: *const f32,
-    /// Room for P and dS, a row of lanes for each key.
+    /// Room for P as f32, a row of lanes for each key.
     pub(super) p: *mut f32,
-    pub(super) ds: *mut f32,
+    /// Room for dS as `Weights::put` stores it.
+    pub(super) ds: *mut u8,
+    /// Room for P and dS as `Weights::put_row` stores them; for f32, these are `p` and `ds`.
+    pub(super) p_rows: *mut u8,
+    pub(super) ds_rows: *mut u8,
     /// Sums: dQ in `dim` rows of lanes; dK and dV in rows of whole vectors. Null: not wanted.
     pub(super) dq: *mut f32,
     pub(super) dk: *mut f32,
@@ -43,18 +54,28 @@ pub(super) struct GradientStep {
     pub(super) queries: usize,
     /// Key r is seen by the lanes from `first + r` on.
     pub(super) first: isize,
+    /// Of scores towards powers of 2.
+    pub(super) scale: f32,
 }
 
 /// P and dS of MR keys from `r` on for NV vectors from `v0` on.
 #[inline(always)]
-unsafe fn weights<P: Weights<Unit = f32>, const MR: usize, const NV: usize>(c: &GradientStep, r: usize, v0: usize) {
+unsafe fn weights<P: Weights, const MR: usize, const NV: usize>(c: &GradientStep, r: usize, v0: usize) {
     // SAFETY: the step's contract covers every address formed below.
     unsafe {
         let n = P::R::N;
         let at = |i: usize, v: usize| (r + i) * 2 * n + (v0 + v) * n;
         let mut s = [[P::zero(); NV]; MR];
-        let k = c.k.wrapping_offset(r as isize * c.k_row);
-        product::<P, MR, NV, { tile::ROWS }>(&mut s, c.dim, k, c.k_row, c.q_lanes.wrapping_add(v0 * n), 2 * n);
+        let k = c.k.cast::<P::Unit>().wrapping_offset(r as isize * c.k_row);
+        let q = c.q_lanes.cast::<P::Unit>().wrapping_add(v0 * n);
+        product::<P, MR, NV, { tile::ROWS }>(&mut s, c.k_units, k, c.k_row, q, 2 * n);
+        if !P::SCALED {
+            for row in &mut s {
+                for x in row {
+                    *x = P::R::mul(*x, P::R::splat(c.scale));
+                }
+            }
+        }
         if !c.bias.is_null() {
             for i in 0..MR {
                 for v in 0..NV {
@@ -74,19 +95,30 @@ unsafe fn weights<P: Weights<Unit = f32>, const MR: usize, const NV: usize>(c: &
                     p = P::R::from_lane(first(i, v), p, P::zero());
                 }
                 P::R::store(c.p.add(at(i, v)), p);
+                if P::KEYS > 1 {
+                    P::put_row(c.p_rows.cast::<P::Unit>().add(at(i, v) / P::KEYS), p);
+                }
             }
         }
         let mut d = [[P::zero(); NV]; MR];
-        let v_rows = c.v.wrapping_offset(r as isize * c.v_row);
-        product::<P, MR, NV, { tile::ROWS }>(&mut d, c.v_dim, v_rows, c.v_row, c.o_lanes.wrapping_add(v0 * n), 2 * n);
-        for i in 0..MR {
-            for v in 0..NV {
-                let delta = P::R::load(c.delta.add((v0 + v) * n));
-                let mut ds = P::R::mul(P::R::load(c.p.add(at(i, v))), P::R::sub(d[i][v], delta));
-                if masked {
-                    ds = P::R::from_lane(first(i, v), ds, P::zero());
+        let v_rows = c.v.cast::<P::Unit>().wrapping_offset(r as isize * c.v_row);
+        let o = c.o_lanes.cast::<P::Unit>().wrapping_add(v0 * n);
+        product::<P, MR, NV, { tile::ROWS }>(&mut d, c.v_units, v_rows, c.v_row, o, 2 * n);
+        for v in 0..NV {
+            let delta = P::R::load(c.delta.add((v0 + v) * n));
+            for i in (0..MR).step_by(P::KEYS) {
+                let mut pair = [P::zero(); 2];
+                for j in 0..P::KEYS.min(MR - i) {
+                    let mut ds = P::R::mul(P::R::load(c.p.add(at(i + j, v))), P::R::sub(d[i + j][v], delta));
+                    if masked {
+                        ds = P::R::from_lane(first(i + j, v), ds, P::zero());
+                    }
+                    if P::KEYS > 1 {
+                        P::put_row(c.ds_rows.cast::<P::Unit>().add(at(i + j, v) / P::KEYS), ds);
+                    }
+                    pair[j] = ds;
                 }
-                P::R::store(c.ds.add(at(i, v)), ds);
+                P::put(c.ds.cast::<P::Unit>().add((r + i) / P::KEYS * 2 * n + (v0 + v) * n), pair);
             }
         }
     }
@@ -94,7 +126,7 @@ unsafe fn weights<P: Weights<Unit = f32>, const MR: usize, const NV: usize>(c: &
 
 /// P and dS of keys `from..to`, MR at a time and fewer at the end.
 #[inline(always)]
-unsafe fn all_weights<P: Weights<Unit = f32>, const MR: usize, const NV: usize>(
+unsafe fn all_weights<P: Weights, const MR: usize, const NV: usize>(
     c: &GradientStep,
     from: usize,
     to: usize,
@@ -107,6 +139,10 @@ unsafe fn all_weights<P: Weights<Unit = f32>, const MR: usize, const NV: usize>(
             weights::<P, MR, NV>(c, r, v0);
             r += MR;
         }
+        while P::KEYS == 2 && r + 2 <= to {
+            weights::<P, 2, NV>(c, r, v0);
+            r += 2;
+        }
         while r < to {
             weights::<P, 1, NV>(c, r, v0);
             r += 1;
@@ -116,7 +152,7 @@ unsafe fn all_weights<P: Weights<Unit = f32>, const MR: usize, const NV: usize>(
 
 /// dQ of MR features from `f` on.
 #[inline(always)]
-unsafe fn by_query<P: Weights<Unit = f32>, const MR: usize, const NV: usize>(c: &GradientStep, f: usize, both: usize) {
+unsafe fn by_query<P: Weights, const MR: usize, const NV: usize>(c: &GradientStep, f: usize, both: usize) {
     // SAFETY: the step's contract covers every address formed below.
     unsafe {
         let n = P::R::N;
@@ -127,7 +163,8 @@ unsafe fn by_query<P: Weights<Unit = f32>, const MR: usize, const NV: usize>(c: 
                 acc[i][v] = P::R::load(dq.add(i * 2 * n + v * n));
             }
         }
-        over_keys::<P, MR, NV>(&mut acc, both, c.keys, c.k.wrapping_add(f), c.k_row, c.ds);
+        let k = c.k_keys.cast::<P::Unit>().wrapping_add(f);
+        over_keys::<P, MR, NV>(&mut acc, both, c.keys, k, c.k_keys_row, c.ds.cast::<P::Unit>().cast_const());
         for i in 0..MR {
             for v in 0..NV {
                 P::R::store(dq.add(i * 2 * n + v * n), acc[i][v]);
@@ -137,7 +174,7 @@ unsafe fn by_query<P: Weights<Unit = f32>, const MR: usize, const NV: usize>(c: 
 }
 
 #[inline(always)]
-unsafe fn all_queries<P: Weights<Unit = f32>, const MR: usize, const NV: usize>(c: &GradientStep, both: usize) {
+unsafe fn all_queries<P: Weights, const MR: usize, const NV: usize>(c: &GradientStep, both: usize) {
     let mut f = 0;
     // SAFETY: passed on.
     unsafe {
@@ -155,8 +192,8 @@ unsafe fn all_queries<P: Weights<Unit = f32>, const MR: usize, const NV: usize>(
 /// One of the sums by key: `to += W·X`, W a row of lanes for each key, X a row for each query.
 #[derive(Clone, Copy)]
 struct ByKey {
-    w: *const f32,
-    x: *const f32,
+    w: *const u8,
+    x: *const u8,
     x_row: usize,
     to: *mut f32,
     to_row: usize,
@@ -164,17 +201,12 @@ struct ByKey {
 
 /// MR keys from `r` on, NV vectors of features from `f` on.
 #[inline(always)]
-unsafe fn by_key<P: Weights<Unit = f32>, const MR: usize, const NV: usize>(
-    c: &GradientStep,
-    s: &ByKey,
-    r: usize,
-    f: usize,
-) {
+unsafe fn by_key<P: Weights, const MR: usize, const NV: usize>(c: &GradientStep, s: &ByKey, r: usize, f: usize) {
     // SAFETY: the step's contract covers every address formed below.
     unsafe {
         let n = P::R::N;
         // The first query that sees the first of these keys: the others do not see the rest either.
-        let from = (c.first + r as isize).clamp(0, c.queries as isize) as usize;
+        let from = (c.first + r as isize).clamp(0, c.queries as isize) as usize / P::KEYS;
         let to = s.to.wrapping_add(r * s.to_row + f);
         let mut acc = [[P::zero(); NV]; MR];
         for i in 0..MR {
@@ -182,9 +214,10 @@ unsafe fn by_key<P: Weights<Unit = f32>, const MR: usize, const NV: usize>(
                 acc[i][v] = P::R::load(to.add(i * s.to_row + v * n));
             }
         }
-        let w = s.w.wrapping_add(r * 2 * n + from);
-        let x = s.x.wrapping_add(from * s.x_row + f);
-        product::<P, MR, NV, { tile::ROWS }>(&mut acc, c.queries - from, w, 2 * n as isize, x, s.x_row);
+        let row = 2 * n / P::KEYS;
+        let w = s.w.cast::<P::Unit>().wrapping_add(r * row + from);
+        let x = s.x.cast::<P::Unit>().wrapping_add(from * s.x_row + f);
+        product::<P, MR, NV, { tile::ROWS }>(&mut acc, c.queries / P::KEYS - from, w, row as isize, x, s.x_row);
         for i in 0..MR {
             for v in 0..NV {
                 P::R::store(to.add(i * s.to_row + v * n), acc[i][v]);
@@ -195,7 +228,7 @@ unsafe fn by_key<P: Weights<Unit = f32>, const MR: usize, const NV: usize>(
 
 /// All keys for NV vectors of features from `f` on.
 #[inline(always)]
-unsafe fn all_keys<P: Weights<Unit = f32>, const MR: usize, const NV: usize>(c: &GradientStep, s: &ByKey, f: usize) {
+unsafe fn all_keys<P: Weights, const MR: usize, const NV: usize>(c: &GradientStep, s: &ByKey, f: usize) {
     let mut r = 0;
     // SAFETY: passed on.
     unsafe {
@@ -212,7 +245,7 @@ unsafe fn all_keys<P: Weights<Unit = f32>, const MR: usize, const NV: usize>(c: 
 
 /// All keys and features.
 #[inline(always)]
-unsafe fn sum_by_key<P: Weights<Unit = f32>, const MR: usize>(c: &GradientStep, s: &ByKey) {
+unsafe fn sum_by_key<P: Weights, const MR: usize>(c: &GradientStep, s: &ByKey) {
     let n = P::R::N;
     let mut f = 0;
     // SAFETY: passed on.
@@ -232,7 +265,7 @@ unsafe fn sum_by_key<P: Weights<Unit = f32>, const MR: usize>(c: &GradientStep, 
 /// # Safety
 /// The step's arrays cover its block; the processor has the lane's instruction set.
 #[inline(always)]
-pub(super) unsafe fn gradient_step<P: Weights<Unit = f32>, const MR: usize>(c: &GradientStep) {
+pub(super) unsafe fn gradient_step<P: Weights, const MR: usize>(c: &GradientStep) {
     let n = P::R::N;
     let vectors = c.queries.div_ceil(n);
     let both = both(vectors, c.keys, c.first, n);
@@ -252,8 +285,8 @@ pub(super) unsafe fn gradient_step<P: Weights<Unit = f32>, const MR: usize>(c: &
             }
         }
         if !c.dk.is_null() {
-            sum_by_key::<P, MR>(c, &ByKey { w: c.p, x: c.o, x_row: c.o_row, to: c.dv, to_row: c.dv_row });
-            sum_by_key::<P, MR>(c, &ByKey { w: c.ds, x: c.q, x_row: c.q_row, to: c.dk, to_row: c.dk_row });
+            sum_by_key::<P, MR>(c, &ByKey { w: c.p_rows, x: c.o, x_row: c.o_row, to: c.dv, to_row: c.dv_row });
+            sum_by_key::<P, MR>(c, &ByKey { w: c.ds_rows, x: c.q, x_row: c.q_row, to: c.dk, to_row: c.dk_row });
         }
     }
 }

@@ -20,6 +20,8 @@ pub(super) trait Weights: Lane<Acc = f32, V = <Self::R as Real>::V> {
     const SCALED: bool;
     /// Stores the weights of a unit's keys.
     unsafe fn put(p: *mut Self::Unit, w: [Self::V; 2]);
+    /// Stores one key's weights, side by side: a vector of them takes `Self::N / Self::KEYS` units.
+    unsafe fn put_row(p: *mut Self::Unit, w: Self::V);
 }
 
 macro_rules! real_weights {
@@ -32,6 +34,11 @@ macro_rules! real_weights {
             unsafe fn put(p: *mut f32, w: [<$lane as Lane>::V; 2]) {
                 // SAFETY: the caller's memory and instruction set.
                 unsafe { <$lane as Real>::store(p, w[0]) }
+            }
+            #[inline(always)]
+            unsafe fn put_row(p: *mut f32, w: <$lane as Lane>::V) {
+                // SAFETY: as above.
+                unsafe { <$lane as Real>::store(p, w) }
             }
         }
     };
@@ -61,6 +68,12 @@ impl Weights for ZmmPair {
             _mm512_storeu_si512(p.cast(), _mm512_permutexvar_epi16(order, halves));
         }
     }
+    #[inline(always)]
+    unsafe fn put_row(p: *mut Pair, w: std::arch::x86_64::__m512) {
+        use std::arch::x86_64::*;
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_si256(p.cast(), std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(w))) }
+    }
 }
 
 /// The functions of one instruction set.
@@ -75,12 +88,14 @@ pub(super) struct Stepper {
     pub(super) transpose: Transpose,
     /// Its contract is [`gradient_step`]'s.
     pub(super) gradients: unsafe fn(&GradientStep),
+    /// The same for bf16 pairs.
+    pub(super) pair_gradients: Option<unsafe fn(&GradientStep)>,
 }
 
 pub(super) type Transpose = unsafe fn(*const f32, isize, usize, usize, *const f32, usize, *mut f32, isize);
 
 macro_rules! stepper {
-    ($name:ident, $lane:ty, $mr:literal, [$($feat:literal)?], $pairs:expr) => {
+    ($name:ident, $lane:ty, $mr:literal, [$($feat:literal)?]) => {
         const $name: Stepper = {
             $(#[target_feature(enable = $feat)])?
             unsafe fn run(c: &Step) {
@@ -100,15 +115,17 @@ macro_rules! stepper {
                 // SAFETY: as above.
                 unsafe { gradient_step::<$lane, $mr>(c) }
             }
-            Stepper { queries: 2 * <$lane as Lane>::N, run, pairs: $pairs, transpose, gradients }
+            Stepper {
+                queries: 2 * <$lane as Lane>::N, run, pairs: None, transpose, gradients, pair_gradients: None,
+            }
         };
     };
 }
-stepper!(PORTABLE, Portable<f32>, 4, [], None);
+stepper!(PORTABLE, Portable<f32>, 4, []);
 #[cfg(target_arch = "x86_64")]
-stepper!(AVX2, Ymm32, 4, ["avx2,fma"], None);
+stepper!(AVX2, Ymm32, 4, ["avx2,fma"]);
 #[cfg(target_arch = "x86_64")]
-stepper!(AVX512, Zmm32, 8, ["avx512f,avx512bw,avx512vl,avx512dq,avx2,fma"], None);
+stepper!(AVX512, Zmm32, 8, ["avx512f,avx512bw,avx512vl,avx512dq,avx2,fma"]);
 #[cfg(target_arch = "x86_64")]
 const AVX512_BF16: Stepper = {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma")]
@@ -116,7 +133,12 @@ const AVX512_BF16: Stepper = {
         // SAFETY: same contract; the features are enabled here.
         unsafe { step::<ZmmPair, 8>(c) }
     }
-    Stepper { pairs: Some(pairs), ..AVX512 }
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma")]
+    unsafe fn pair_gradients(c: &GradientStep) {
+        // SAFETY: as above.
+        unsafe { gradient_step::<ZmmPair, 8>(c) }
+    }
+    Stepper { pairs: Some(pairs), pair_gradients: Some(pair_gradients), ..AVX512 }
 };
 
 /// The functions of the current instruction set level.
