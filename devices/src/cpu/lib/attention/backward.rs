@@ -144,11 +144,17 @@ impl Problem {
         let row = w.take(lanes * a.dim.next_multiple_of(8));
         // SAFETY: all blocks lie within the work memory laid out above and the caller's arrays.
         unsafe {
+            a.k.fetch(b, hk, ks.start, KEYS, ks.end, a.dim);
+            a.v.fetch(b, hk, ks.start, KEYS, ks.end, a.v_dim);
             let mut q_rows = Vec::with_capacity(group);
             for gi in 0..group {
                 let h = hk * group + gi;
                 for i0 in (0..n).step_by(lanes) {
                     let (some, at) = (lanes.min(n - i0), gi * padded + i0);
+                    let next = qs.start + i0 + lanes;
+                    a.q.fetch(b, h, next, lanes, qs.end, a.dim);
+                    self.dout.fetch(b, h, next, lanes, qs.end, a.v_dim);
+                    self.out.fetch(b, h, next, lanes, qs.end, a.v_dim);
                     let (q_to, o_to) = (q_lanes.add(at * k_units), o_lanes.add(at * v_units));
                     if pairs.is_some() {
                         let m = a.q.rows_matrix(b, h, qs.start + i0);
@@ -190,6 +196,9 @@ impl Problem {
                 dq.write_bytes(0, group * padded * a.dim);
             }
             for kv0 in ks.clone().step_by(KEYS) {
+                a.k.fetch(b, hk, kv0 + KEYS, KEYS, ks.end, a.dim);
+                a.v.fetch(b, hk, kv0 + KEYS, KEYS, ks.end, a.v_dim);
+                let last = kv0 + KEYS >= ks.end;
                 let bk = KEYS.min(ks.end - kv0);
                 let (k, v, k_keys) = if pairs.is_some() {
                     (
@@ -202,12 +211,17 @@ impl Problem {
                     (k, rows_of(&a.v, b, hk, kv0, bk, a.v_dim, a.v_dim, v_room), k)
                 };
                 if kv {
+                    self.g.dk.fetch_to_write(b, hk, kv0, KEYS, ks.end, a.dim);
+                    self.g.dv.fetch_to_write(b, hk, kv0, KEYS, ks.end, a.v_dim);
                     dk.write_bytes(0, KEYS * wide);
                     dv.write_bytes(0, KEYS * v_wide);
                 }
                 for gb in 0..group * blocks {
                     let (gi, i0) = (gb / blocks, gb % blocks * lanes);
                     let (some, at) = (lanes.min(n - i0), gb * lanes);
+                    if q && last {
+                        self.g.dq.fetch_to_write(b, hk * group + gi, qs.start + i0, some, qs.end, a.dim);
+                    }
                     // The keys that any of these queries sees: the last one sees the most.
                     let keys = a.visible(qs.start + i0 + some - 1, kv0, bk);
                     if keys == 0 {

@@ -173,15 +173,6 @@ pub(super) unsafe fn forward_block(
     let row = w.take(lanes * a.v_dim.next_multiple_of(8));
     // SAFETY: all blocks lie within the work memory laid out above and the caller's arrays.
     unsafe {
-        for block in 0..blocks {
-            let i0 = block * lanes;
-            let (some, to) = (lanes.min(n - i0), q.add(i0 * units));
-            if pairs.is_some() {
-                pack_matrix::<Pair>(&a.q.rows_matrix(b, h, q0 + i0), some, a.dim, lanes, to.cast());
-            } else {
-                load_transposed(&a.q, b, h, q0 + i0, some, a.dim, scale, to);
-            }
-        }
         std::slice::from_raw_parts_mut(o, blocks * lanes * a.v_dim).fill(0.0);
         std::slice::from_raw_parts_mut(m, blocks * lanes).fill(f32::NEG_INFINITY);
         std::slice::from_raw_parts_mut(l, blocks * lanes).fill(0.0);
@@ -200,6 +191,18 @@ pub(super) unsafe fn forward_block(
             for block in 0..blocks {
                 let i0 = q0 + block * lanes;
                 let here = lanes.min(q0 + n - i0);
+                if c0 == 0 {
+                    let to = q.add(block * lanes * units);
+                    if pairs.is_some() {
+                        pack_matrix::<Pair>(&a.q.rows_matrix(b, h, i0), here, a.dim, lanes, to.cast());
+                    } else {
+                        load_transposed(&a.q, b, h, i0, here, a.dim, scale, to);
+                    }
+                    a.q.fetch(b, h, i0 + lanes, lanes, q0 + n, a.dim);
+                }
+                if c0 + some == end {
+                    out.fetch_to_write(b, h, i0, lanes, q0 + n, a.v_dim);
+                }
                 // The last query sees the most.
                 let seen = a.visible(i0 + here - 1, c0, some);
                 for j in (0..seen).step_by(KEYS) {

@@ -19,6 +19,7 @@ mod tile;
 use std::sync::Mutex;
 
 use super::elem::Elem;
+use super::gemm::kernel::prefetch_write;
 use super::gemm::pack::{Matrix, pack_matrix};
 use super::simd;
 use super::view::LibError;
@@ -51,6 +52,23 @@ impl Heads {
     fn rows_matrix(&self, b: usize, h: usize, t: usize) -> Matrix {
         let size = self.elem.size() as isize;
         Matrix { p: self.at(b, h, t), elem: self.elem, lane: self.strides[2] * size, k: self.strides[3] * size }
+    }
+
+    /// Asks for rows `t..t+n`, as far as they are below `end`, of `dim` features: they are read soon.
+    fn fetch(&self, b: usize, h: usize, t: usize, n: usize, end: usize, dim: usize) {
+        if self.strides[3] == 1 {
+            (t..(t + n).min(end)).for_each(|t| simd::prefetch(self.at(b, h, t), dim * self.elem.size()));
+        }
+    }
+
+    /// As `fetch`, for rows that are written soon.
+    fn fetch_to_write(&self, b: usize, h: usize, t: usize, n: usize, end: usize, dim: usize) {
+        if self.strides[3] == 1 {
+            for t in t..(t + n).min(end) {
+                let row = self.at(b, h, t);
+                (0..dim * self.elem.size()).step_by(64).for_each(|at| prefetch_write(row.wrapping_add(at)));
+            }
+        }
     }
 
     /// Reads row `t`, `n` features, as f32.
@@ -120,7 +138,7 @@ impl Attention {
             * (self.batch * self.heads * self.q_len) as f64
             * (self.kv_len * self.dim.max(self.v_dim)) as f64
             * products as f64;
-        (f / 60.0) as u64
+        (f / 90.0) as u64
     }
 
     /// Keys `kv0..kv0+n` that query `i` may see: how many of them, from the first on.

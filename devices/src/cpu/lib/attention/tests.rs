@@ -158,6 +158,8 @@ fn forward_and_backward() {
             Shape { b: 1, h: 2, hk: 2, tq: 96, tk: 96, d: 32, dv: 32 },
             Shape { b: 1, h: 4, hk: 1, tq: 49, tk: 131, d: 32, dv: 24 },
             Shape { b: 1, h: 1, hk: 1, tq: 64, tk: 700, d: 96, dv: 64 },
+            // Nothing to see.
+            Shape { b: 1, h: 2, hk: 2, tq: 9, tk: 0, d: 8, dv: 8 },
         ];
         for s in &shapes {
             for mask in [Mask::None, Mask::Bool, Mask::Float] {
