@@ -371,22 +371,26 @@ fn one_thread_gives_the_same_bits() {
             causal: true,
             scale: 0.2,
         };
-        let mut out = vec![0f32; 500 * 40];
-        // SAFETY: buffers cover the arrays.
-        unsafe {
-            forward(
-                &a,
-                &Heads { ptr: out.as_mut_ptr().cast(), elem: Elem::F32, strides: strides(1, 500, 40, false) },
-                None,
-            )
-            .unwrap()
+        let mut results = [500 * 40, 500 * 40, 257 * 40, 257 * 40, 500].map(|n| vec![0f32; n]);
+        let [out, dq, dk, dv, lse] = &mut results;
+        let to = |x: &mut Vec<f32>, t| Heads {
+            ptr: x.as_mut_ptr().cast(),
+            elem: Elem::F32,
+            strides: strides(1, t, 40, false),
         };
-        out
+        let (out, lse) = (to(out, 500), LogSumExp(lse.as_mut_ptr()));
+        let g = Gradients { dq: to(dq, 500), dk: to(dk, 257), dv: to(dv, 257) };
+        // SAFETY: buffers cover the arrays; the queries serve as the outputs' gradients.
+        unsafe {
+            forward(&a, &out, Some(lse)).unwrap();
+            backward(&a, &out, &a.q, lse, &g).unwrap();
+        }
+        results
     };
     at_levels(&[Isa::Avx2, Isa::Avx512], || {
         let many = run(());
         // Inside a job nested work is serial.
-        let one = std::sync::Mutex::new(vec![]);
+        let one = std::sync::Mutex::new(Default::default());
         pool::parallel_for(2, 1_000_000_000, &|i| {
             if i == 0 {
                 *one.lock().unwrap() = run(());
