@@ -39,10 +39,13 @@ fn filled(elem: Elem, n: usize) -> Block {
     b
 }
 
-fn attention(elem: Elem, b: usize, h: usize, t: usize, d: usize, causal: bool) {
-    let n = b * h * t * d;
+/// `fused`: rows lie as one projection for Q, K and V leaves them, all heads of all three side by side.
+fn attention(elem: Elem, b: usize, h: usize, t: usize, d: usize, causal: bool, fused: bool) {
+    let parts = if fused { 3 } else { 1 };
+    let n = b * h * t * d * parts;
     let blocks: Vec<Block> = (0..8).map(|_| filled(elem, n)).collect();
-    let st = [(h * t * d) as isize, (t * d) as isize, d as isize, 1];
+    let (head, row) = if fused { (d, 3 * h * d) } else { (t * d, d) };
+    let st = [(h * t * d * parts) as isize, head as isize, row as isize, 1];
     let hd = |i: usize| Heads { ptr: blocks[i].as_ptr(), elem, strides: st };
     let mut lse = vec![0f32; b * h * t];
     let a = Attention {
@@ -67,7 +70,7 @@ fn attention(elem: Elem, b: usize, h: usize, t: usize, d: usize, causal: bool) {
     // SAFETY: as above.
     let w = best(20, || unsafe { backward(&a, &hd(3), &hd(4), LogSumExp(lse.as_mut_ptr()), &g).unwrap() });
     println!(
-        "attention {elem:?} b{b} h{h} t{t} d{d} causal {causal}: forward {:.2} ms {:.0} GFLOP/s, backward {:.2} ms {:.0} GFLOP/s",
+        "attention {elem:?} b{b} h{h} t{t} d{d} causal {causal} fused {fused}: forward {:.2} ms {:.0} GFLOP/s, backward {:.2} ms {:.0} GFLOP/s",
         f * 1e3,
         2.0 * flops / f / 1e9,
         w * 1e3,
@@ -284,12 +287,14 @@ fn main() {
     println!("{:?}, {threads} thread(s)", rsx_devices::cpu::lib::isa::current());
     if "attention".contains(&only) {
         // The GPT of benches/workloads.py.
-        attention(Elem::F32, 4, 8, 256, 32, true);
-        attention(Elem::F32, 4, 12, 512, 64, false);
-        attention(Elem::F32, 4, 12, 512, 64, true);
-        attention(Elem::BF16, 4, 12, 512, 64, true);
-        attention(Elem::F32, 1, 12, 1024, 64, true);
-        attention(Elem::F32, 1, 1, 2048, 128, true);
+        attention(Elem::F32, 4, 8, 256, 32, true, false);
+        attention(Elem::F32, 4, 8, 256, 32, true, true);
+        attention(Elem::BF16, 4, 8, 256, 32, true, true);
+        attention(Elem::F32, 4, 12, 512, 64, false, false);
+        attention(Elem::F32, 4, 12, 512, 64, true, false);
+        attention(Elem::BF16, 4, 12, 512, 64, true, false);
+        attention(Elem::F32, 1, 12, 1024, 64, true, false);
+        attention(Elem::F32, 1, 1, 2048, 128, true, false);
     }
     if "conv".contains(&only) {
         let peak = peak() * threads as f64;

@@ -1,14 +1,18 @@
 //! Gradients of attention, block by block, from the output and its log-sum-exp.
 
-use super::{
-    Attention, Elem, Heads, KV_BLOCK, LibError, LogSumExp, Work, by_row, pack_by_feature, pack_by_row, packed, q_block,
-    round, rows, store_row, tasks,
-};
-use crate::cpu::lib::gemm::kernel::f32_kernel;
-use crate::cpu::lib::gemm::{Panels, block};
-use crate::cpu::lib::simd;
+use super::forward::{load_transposed, pack_bias, pair_rows_of, row_pairs_of, rows_of, store_transposed};
+use super::gradient_step::GradientStep;
+use super::levels::{Stepper, stepper};
+use super::step::KEYS;
+use super::{Attention, Elem, Heads, LibError, LogSumExp, Work, round, rows, store_row, tasks};
+use crate::cpu::lib::gemm::kernel::Pair;
+use crate::cpu::lib::gemm::pack::pack_matrix;
 use crate::cpu::pool;
 use crate::memory::OutOfMemory;
+use std::ops::Range;
+
+/// Fewer keys than this are one task; more may be divided at its multiples.
+pub(super) const SPLIT: usize = 128;
 
 /// Where the gradients go: shapes of Q, K and V, any strides, f32, bf16 or f16.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +44,7 @@ pub unsafe fn backward(
         return Ok(());
     }
     let p = Problem { a: *a, out: *out, dout: *dout, lse, g: *g };
-    if pairs >= pool::num_threads() || a.kv_len <= KV_BLOCK {
+    if pairs >= pool::num_threads() || a.kv_len <= SPLIT {
         // Enough heads: each is one task, and the scores are computed once.
         return tasks(pairs, a.cost(5), &|t| {
             // SAFETY: heads are disjoint.
@@ -48,7 +52,7 @@ pub unsafe fn backward(
         });
     }
     // Few heads: one pass divides the keys (for dk, dv), the other the queries (for dq).
-    let cut = |len: usize| len.div_ceil(2 * pool::num_threads()).next_multiple_of(KV_BLOCK);
+    let cut = |len: usize| len.div_ceil(2 * pool::num_threads()).next_multiple_of(SPLIT);
     let (kc, qc) = (cut(a.kv_len), cut(a.q_len));
     let (kn, qn) = (a.kv_len.div_ceil(kc), a.q_len.div_ceil(qc));
     tasks(pairs * (kn + qn), a.cost(7), &|t| {
@@ -66,26 +70,27 @@ pub unsafe fn backward(
     })
 }
 
-/// Work memory of one head with `n` queries, floats; `q`: with their gradients.
+/// A row of `n` numbers in whole vectors.
+fn whole(n: usize) -> usize {
+    n.next_multiple_of(stepper().queries / 2)
+}
+
+/// Work memory of one head of K and V with `n` queries in each of its heads, floats; `q`: with their gradients.
 pub(super) fn floats(a: &Attention, n: usize, q: bool) -> usize {
-    let kn = f32_kernel();
-    let (bq, nr, mr) = (q_block(kn), kn.nr, kn.mr);
-    let (ldq, ldv) = (a.dim.next_multiple_of(nr), a.v_dim.next_multiple_of(nr));
-    let group = a.group();
-    let rows = packed(bq, a.dim, mr) + packed(bq, a.v_dim, mr);
-    let per_block = rows + packed(a.dim, bq, nr) + packed(a.v_dim, bq, nr);
-    group * n.div_ceil(bq) * per_block
-        + round(group * n)
-        + round(if q { group * n * ldq } else { 0 })
-        + 2 * round(bq * KV_BLOCK)
-        + packed(bq, KV_BLOCK, mr)
-        + packed(KV_BLOCK, a.dim, nr)
-        + packed(KV_BLOCK, a.v_dim, nr)
-        + packed(a.dim, KV_BLOCK, nr)
-        + round(KV_BLOCK * ldq)
-        + round(KV_BLOCK * ldv)
-        + KV_BLOCK
+    let lanes = stepper().queries;
+    let n = a.group() * n.next_multiple_of(lanes);
+    let (wide, v_wide) = (whole(a.dim), whole(a.v_dim));
+    round(n * a.dim)
+        + round(n * a.v_dim)
+        + round(n * wide)
+        + round(n * v_wide)
+        + 2 * round(n)
+        + round(if q { n * a.dim } else { 0 })
+        + 5 * round(KEYS * lanes)
+        + 3 * round(KEYS * wide)
+        + 2 * round(KEYS * v_wide)
         + 2 * round(a.v_dim)
+        + round(lanes * a.dim.next_multiple_of(8))
 }
 
 struct Problem {
@@ -103,164 +108,178 @@ impl Problem {
         &self,
         b: usize,
         hk: usize,
-        qs: std::ops::Range<usize>,
-        ks: std::ops::Range<usize>,
+        qs: Range<usize>,
+        ks: Range<usize>,
         kv: bool,
         q: bool,
     ) -> Result<(), OutOfMemory> {
         let a = &self.a;
-        let kn = f32_kernel();
-        let (bq, nr, mr) = (q_block(kn), kn.nr, kn.mr);
+        let Stepper { queries: lanes, mut gradients, pair_gradients, .. } = *stepper();
+        let is_bf16 = [&a.q, &a.k, &a.v, &self.dout].iter().all(|x| x.elem == Elem::BF16);
+        // An odd number of queries would need a last pair without a second one.
+        let pairs = pair_gradients.filter(|_| is_bf16 && a.q_len.is_multiple_of(2));
+        if let Some(step) = pairs {
+            gradients = step;
+        }
+        // Elements in a unit.
+        let per = if pairs.is_some() { 2 } else { 1 };
+        let (k_units, v_units) = (a.dim.div_ceil(per), a.v_dim.div_ceil(per));
+        let scale = a.scale * std::f32::consts::LOG2_E;
         let (group, n) = (a.group(), qs.len());
-        let (ldq, ldv) = (a.dim.next_multiple_of(nr), a.v_dim.next_multiple_of(nr));
-        let blocks = n.div_ceil(bq);
-        // Query-side blocks, packed once for all keys: Q and dO as rows, Q and dO as columns.
-        let (q_row, o_row) = (packed(bq, a.dim, mr), packed(bq, a.v_dim, mr));
-        let (q_col, o_col) = (packed(a.dim, bq, nr), packed(a.v_dim, bq, nr));
-        let per_block = q_row + o_row + q_col + o_col;
+        let (wide, v_wide) = (whole(a.dim), whole(a.v_dim));
+        let blocks = n.div_ceil(lanes);
+        let padded = blocks * lanes;
         let mut w = Work::new(floats(a, n, q))?;
-        let qside = w.take(group * blocks * per_block);
-        let delta = w.take(group * n);
-        let dq = w.take(if q { group * n * ldq } else { 0 });
-        let (s, d) = (w.take(bq * KV_BLOCK), w.take(bq * KV_BLOCK));
-        let copy = w.take(packed(bq, KV_BLOCK, mr));
-        let k_row = w.take(packed(KV_BLOCK, a.dim, nr));
-        let v_row = w.take(packed(KV_BLOCK, a.v_dim, nr));
-        let k_col = w.take(packed(a.dim, KV_BLOCK, nr));
-        let (dk, dv) = (w.take(KV_BLOCK * ldq), w.take(KV_BLOCK * ldv));
-        let bias = w.take(KV_BLOCK);
+        let q_lanes = w.take(group * padded * a.dim);
+        let o_lanes = w.take(group * padded * a.v_dim);
+        let q_room = w.take(group * padded * wide);
+        let o_room = w.take(group * padded * v_wide);
+        let (lse, delta) = (w.take(group * padded), w.take(group * padded));
+        let dq = w.take(if q { group * padded * a.dim } else { 0 });
+        let (p, ds, bias) = (w.take(KEYS * lanes), w.take(KEYS * lanes), w.take(KEYS * lanes));
+        let (p_rows, ds_rows, k_pairs) = (w.take(KEYS * lanes), w.take(KEYS * lanes), w.take(KEYS * wide));
+        let (k_room, v_room) = (w.take(KEYS * wide), w.take(KEYS * v_wide));
+        let (dk, dv) = (w.take(KEYS * wide), w.take(KEYS * v_wide));
         let (r0, r1) = (w.take(a.v_dim), w.take(a.v_dim));
+        let row = w.take(lanes * a.dim.next_multiple_of(8));
         // SAFETY: all blocks lie within the work memory laid out above and the caller's arrays.
         unsafe {
+            a.k.fetch(b, hk, ks.start, KEYS, ks.end, a.dim);
+            a.v.fetch(b, hk, ks.start, KEYS, ks.end, a.v_dim);
+            let mut q_rows = Vec::with_capacity(group);
             for gi in 0..group {
                 let h = hk * group + gi;
-                for blk in 0..blocks {
-                    let i0 = blk * bq;
-                    let rows = bq.min(n - i0);
-                    let p = qside.add((gi * blocks + blk) * per_block);
-                    pack_by_row(&a.q, b, h, qs.start + i0, rows, a.dim, mr, p);
-                    pack_by_row(&self.dout, b, h, qs.start + i0, rows, a.v_dim, mr, p.add(q_row));
-                    if kv {
-                        pack_by_feature(&a.q, b, h, qs.start + i0, rows, a.dim, nr, p.add(q_row + o_row));
-                        pack_by_feature(
-                            &self.dout,
-                            b,
-                            h,
-                            qs.start + i0,
-                            rows,
-                            a.v_dim,
-                            nr,
-                            p.add(q_row + o_row + q_col),
-                        );
+                for i0 in (0..n).step_by(lanes) {
+                    let (some, at) = (lanes.min(n - i0), gi * padded + i0);
+                    let next = qs.start + i0 + lanes;
+                    a.q.fetch(b, h, next, lanes, qs.end, a.dim);
+                    self.dout.fetch(b, h, next, lanes, qs.end, a.v_dim);
+                    self.out.fetch(b, h, next, lanes, qs.end, a.v_dim);
+                    let (q_to, o_to) = (q_lanes.add(at * k_units), o_lanes.add(at * v_units));
+                    if pairs.is_some() {
+                        let m = a.q.rows_matrix(b, h, qs.start + i0);
+                        pack_matrix::<Pair>(&m, some, a.dim, lanes, q_to.cast());
+                        let m = self.dout.rows_matrix(b, h, qs.start + i0);
+                        pack_matrix::<Pair>(&m, some, a.v_dim, lanes, o_to.cast());
+                    } else {
+                        load_transposed(&a.q, b, h, qs.start + i0, some, a.dim, scale, q_to);
+                        load_transposed(&self.dout, b, h, qs.start + i0, some, a.v_dim, 1.0, o_to);
+                    }
+                    for i in 0..some {
+                        let t = qs.start + i0 + i;
+                        let lse_of = *self.lse.0.add((b * a.heads + h) * a.q_len + t);
+                        *lse.add(at + i) = lse_of * std::f32::consts::LOG2_E;
+                        *delta.add(at + i) = self.delta(b, h, t, r0, r1);
+                    }
+                    for i in some..lanes {
+                        *lse.add(at + i) = 0.0;
+                        *delta.add(at + i) = 0.0;
                     }
                 }
-                for i in 0..n {
-                    *delta.add(gi * n + i) = self.delta(b, h, qs.start + i, r0, r1);
-                }
+                let at = gi * padded;
+                let (q_to, o_to) = (q_room.add(at * wide), o_room.add(at * v_wide));
+                q_rows.push(if !kv {
+                    Default::default()
+                } else if pairs.is_some() {
+                    (
+                        row_pairs_of(&a.q, b, h, qs.start, n, a.dim, wide, q_to),
+                        row_pairs_of(&self.dout, b, h, qs.start, n, a.v_dim, v_wide, o_to),
+                    )
+                } else {
+                    (
+                        rows_of(&a.q, b, h, qs.start, n, a.dim, wide, q_to),
+                        rows_of(&self.dout, b, h, qs.start, n, a.v_dim, v_wide, o_to),
+                    )
+                });
             }
             if q {
-                dq.write_bytes(0, group * n * ldq);
+                dq.write_bytes(0, group * padded * a.dim);
             }
-            for kv0 in ks.clone().step_by(KV_BLOCK) {
-                let bk = KV_BLOCK.min(ks.end - kv0);
-                pack_by_row(&a.k, b, hk, kv0, bk, a.dim, nr, k_row);
-                pack_by_row(&a.v, b, hk, kv0, bk, a.v_dim, nr, v_row);
-                if q {
-                    pack_by_feature(&a.k, b, hk, kv0, bk, a.dim, nr, k_col);
-                }
+            for kv0 in ks.clone().step_by(KEYS) {
+                a.k.fetch(b, hk, kv0 + KEYS, KEYS, ks.end, a.dim);
+                a.v.fetch(b, hk, kv0 + KEYS, KEYS, ks.end, a.v_dim);
+                let last = kv0 + KEYS >= ks.end;
+                let bk = KEYS.min(ks.end - kv0);
+                let (k, v, k_keys) = if pairs.is_some() {
+                    (
+                        pair_rows_of(&a.k, b, hk, kv0, bk, a.dim, k_room),
+                        pair_rows_of(&a.v, b, hk, kv0, bk, a.v_dim, v_room),
+                        row_pairs_of(&a.k, b, hk, kv0, bk, a.dim, a.dim, k_pairs),
+                    )
+                } else {
+                    let k = rows_of(&a.k, b, hk, kv0, bk, a.dim, a.dim, k_room);
+                    (k, rows_of(&a.v, b, hk, kv0, bk, a.v_dim, a.v_dim, v_room), k)
+                };
                 if kv {
-                    dk.write_bytes(0, KV_BLOCK * ldq);
-                    dv.write_bytes(0, KV_BLOCK * ldv);
+                    self.g.dk.fetch_to_write(b, hk, kv0, KEYS, ks.end, a.dim);
+                    self.g.dv.fetch_to_write(b, hk, kv0, KEYS, ks.end, a.v_dim);
+                    dk.write_bytes(0, KEYS * wide);
+                    dv.write_bytes(0, KEYS * v_wide);
                 }
                 for gb in 0..group * blocks {
-                    let (gi, i0) = (gb / blocks, gb % blocks * bq);
-                    let h = hk * group + gi;
-                    let rows = bq.min(n - i0);
+                    let (gi, i0) = (gb / blocks, gb % blocks * lanes);
+                    let (some, at) = (lanes.min(n - i0), gb * lanes);
+                    if q && last {
+                        self.g.dq.fetch_to_write(b, hk * group + gi, qs.start + i0, some, qs.end, a.dim);
+                    }
                     // The keys that any of these queries sees: the last one sees the most.
-                    let cols = a.visible(qs.start + i0 + rows - 1, kv0, bk);
-                    if cols == 0 {
+                    let keys = a.visible(qs.start + i0 + some - 1, kv0, bk);
+                    if keys == 0 {
                         continue;
                     }
-                    let p = qside.add(gb * per_block);
-                    let row = |a: *mut f32, b: *mut f32, k| Panels {
-                        a: a.cast_const(),
-                        packed: true,
-                        a_r: 1,
-                        a_k: 0,
-                        b: b.cast_const(),
-                        b_len: k,
-                        k,
-                    };
-                    // Where rows see more and more, a few at a time: what none of them sees is not computed.
-                    let part = a.part(kn, qs.start + i0, kv0, cols, rows);
-                    for p0 in (0..rows).step_by(part) {
-                        let some = part.min(rows - p0);
-                        let width = a.visible(qs.start + i0 + p0 + some - 1, kv0, cols);
-                        let (s, d) = (s.add(p0 * KV_BLOCK), d.add(p0 * KV_BLOCK));
-                        if width > 0 {
-                            block(kn, &row(p.add(p0 * a.dim), k_row, a.dim), some, width, s, KV_BLOCK, false);
-                            let o = p.add(q_row + p0 * a.v_dim);
-                            block(kn, &row(o, v_row, a.v_dim), some, width, d, KV_BLOCK, false);
-                        }
-                        for r in 0..some {
-                            let i = qs.start + i0 + p0 + r;
-                            let seen = a.visible(i, kv0, width);
-                            // Whole chunks; rows have room for them.
-                            let long = seen.next_multiple_of(rows::L);
-                            let (sr, dr) = (s.add(r * KV_BLOCK), d.add(r * KV_BLOCK));
-                            sr.add(long).write_bytes(0, cols - long.min(cols));
-                            dr.add(long).write_bytes(0, cols - long.min(cols));
-                            let (sr, dr) =
-                                (std::slice::from_raw_parts_mut(sr, long), std::slice::from_raw_parts_mut(dr, long));
-                            let bias_row = a.bias.map(|_| {
-                                a.bias_row(b, h, i, kv0, std::slice::from_raw_parts_mut(bias, seen));
-                                std::slice::from_raw_parts(bias, long)
-                            });
-                            let lse = *self.lse.0.add((b * a.heads + h) * a.q_len + i);
-                            let delta = *delta.add(gi * n + i0 + p0 + r);
-                            rows::backward_row(sr, dr, seen, a.scale, bias_row, lse, delta);
-                        }
-                        if q && width > 0 {
-                            let by_query =
-                                Panels { b: k_col.cast_const(), b_len: bk, ..by_row(kn, d, some, width, copy) };
-                            block(kn, &by_query, some, a.dim, dq.add((gi * n + i0 + p0) * ldq), ldq, true);
-                        }
+                    if a.bias.is_some() {
+                        pack_bias(a, b, hk * group + gi, qs.start + i0, some, kv0, keys, lanes, bias);
                     }
-                    if kv {
-                        // Keys that only the later queries see, a few at a time too.
-                        let part = if part < rows { part } else { cols };
-                        for j0 in (0..cols).step_by(part) {
-                            let some = part.min(cols - j0);
-                            // The first query that sees the first of these keys.
-                            let r0 = if a.causal { (kv0 + j0).saturating_sub(qs.start + i0).min(rows) } else { 0 };
-                            // Transposed reads of the score blocks: lanes are keys, k runs over queries.
-                            let by_key = |x: *mut f32, y: *mut f32| Panels {
-                                a: x.add(r0 * KV_BLOCK + j0).cast_const(),
-                                packed: false,
-                                a_r: 1,
-                                a_k: KV_BLOCK as isize,
-                                b: y.add(r0 * nr).cast_const(),
-                                b_len: rows,
-                                k: rows - r0,
-                            };
-                            let o = p.add(q_row + o_row + q_col);
-                            block(kn, &by_key(s, o), some, a.v_dim, dv.add(j0 * ldv), ldv, true);
-                            block(kn, &by_key(d, p.add(q_row + o_row)), some, a.dim, dk.add(j0 * ldq), ldq, true);
-                        }
-                    }
+                    let (q_row, o_row) = &q_rows[gi];
+                    gradients(&GradientStep {
+                        k: k.p.cast(),
+                        k_row: k.step,
+                        v: v.p.cast(),
+                        v_row: v.step,
+                        k_units,
+                        v_units,
+                        dim: a.dim,
+                        q_lanes: q_lanes.wrapping_add(at * k_units).cast_const().cast(),
+                        o_lanes: o_lanes.wrapping_add(at * v_units).cast_const().cast(),
+                        k_keys: k_keys.p.cast(),
+                        k_keys_row: k_keys.step,
+                        q: q_row.p.wrapping_offset((i0 / per) as isize * q_row.step).cast(),
+                        q_row: q_row.step as usize,
+                        o: o_row.p.wrapping_offset((i0 / per) as isize * o_row.step).cast(),
+                        o_row: o_row.step as usize,
+                        lse: lse.wrapping_add(at),
+                        delta: delta.wrapping_add(at),
+                        bias: if a.bias.is_some() { bias.cast_const() } else { std::ptr::null() },
+                        p,
+                        ds: ds.cast(),
+                        p_rows: if pairs.is_some() { p_rows } else { p }.cast(),
+                        ds_rows: if pairs.is_some() { ds_rows } else { ds }.cast(),
+                        dq: if q { dq.wrapping_add(at * a.dim) } else { std::ptr::null_mut() },
+                        dk: if kv { dk } else { std::ptr::null_mut() },
+                        dk_row: wide,
+                        dv,
+                        dv_row: v_wide,
+                        keys,
+                        queries: some,
+                        first: if a.causal { kv0 as isize - (qs.start + i0) as isize } else { -(KEYS as isize) },
+                        scale,
+                    });
                 }
                 if kv {
+                    rows::multiply(std::slice::from_raw_parts_mut(dk, bk * wide), a.scale);
                     for j in 0..bk {
-                        store_row(&self.g.dk, b, hk, kv0 + j, dk.add(j * ldq), a.dim);
-                        store_row(&self.g.dv, b, hk, kv0 + j, dv.add(j * ldv), a.v_dim);
+                        store_row(&self.g.dk, b, hk, kv0 + j, dk.add(j * wide), a.dim);
+                        store_row(&self.g.dv, b, hk, kv0 + j, dv.add(j * v_wide), a.v_dim);
                     }
                 }
             }
             if q {
-                for gi in 0..group {
-                    for i in 0..n {
-                        store_row(&self.g.dq, b, hk * group + gi, qs.start + i, dq.add((gi * n + i) * ldq), a.dim);
-                    }
+                let by = [a.scale; 64];
+                for gb in 0..group * blocks {
+                    let (gi, i0) = (gb / blocks, gb % blocks * lanes);
+                    let (h, some) = (hk * group + gi, lanes.min(n - i0));
+                    let block = dq.add(gb * lanes * a.dim);
+                    store_transposed(&self.g.dq, b, h, qs.start + i0, some, a.dim, block, &by[..lanes], row);
                 }
             }
         }
@@ -272,18 +291,14 @@ impl Problem {
         let n = self.a.v_dim;
         // SAFETY: the rows lie within the arrays; `x` and `y` hold `n` floats.
         unsafe {
-            for (src, dst) in [(&self.out, x), (&self.dout, y)] {
-                if src.strides[3] == 1 {
-                    simd::load_f32(src.elem, src.at(b, h, t), dst, n);
-                } else {
-                    for i in 0..n {
-                        *dst.add(i) = src.elem.load_f64(
-                            src.at(b, h, t).wrapping_offset(i as isize * src.strides[3] * src.elem.size() as isize),
-                        ) as f32;
-                    }
+            let row = |from: &Heads, room: *mut f32| {
+                if from.elem == Elem::F32 && from.strides[3] == 1 {
+                    return std::slice::from_raw_parts(from.at(b, h, t).cast_const().cast::<f32>(), n);
                 }
-            }
-            rows::dot(std::slice::from_raw_parts(x, n), std::slice::from_raw_parts(y, n))
+                from.load_row(b, h, t, room, n);
+                std::slice::from_raw_parts(room.cast_const(), n)
+            };
+            rows::dot(row(&self.out, x), row(&self.dout, y))
         }
     }
 }

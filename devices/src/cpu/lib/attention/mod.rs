@@ -5,16 +5,22 @@
 //! a row whose every score is masked gives 0 (and log-sum-exp 0), and NaN spreads within its row.
 
 mod backward;
+mod few;
+mod forward;
+mod gradient_step;
+mod lane;
+mod levels;
 mod rows;
+mod step;
 #[cfg(test)]
 mod tests;
+mod tile;
 
 use std::sync::Mutex;
 
 use super::elem::Elem;
-use super::gemm::kernel::{Kernel, f32_kernel};
+use super::gemm::kernel::prefetch_write;
 use super::gemm::pack::{Matrix, pack_matrix};
-use super::gemm::{Panels, block};
 use super::simd;
 use super::view::LibError;
 use crate::cpu::arena::{self, Piece};
@@ -40,6 +46,45 @@ impl Heads {
         let s = &self.strides;
         self.ptr
             .wrapping_offset((b as isize * s[0] + h as isize * s[1] + t as isize * s[2]) * self.elem.size() as isize)
+    }
+
+    /// Rows of one head from row `t` on, as a packing source whose lanes are the rows.
+    fn rows_matrix(&self, b: usize, h: usize, t: usize) -> Matrix {
+        let size = self.elem.size() as isize;
+        Matrix { p: self.at(b, h, t), elem: self.elem, lane: self.strides[2] * size, k: self.strides[3] * size }
+    }
+
+    /// Asks for rows `t..t+n`, as far as they are below `end`, of `dim` features: they are read soon.
+    fn fetch(&self, b: usize, h: usize, t: usize, n: usize, end: usize, dim: usize) {
+        if self.strides[3] == 1 {
+            (t..(t + n).min(end)).for_each(|t| simd::prefetch(self.at(b, h, t), dim * self.elem.size()));
+        }
+    }
+
+    /// As `fetch`, for rows that are written soon.
+    fn fetch_to_write(&self, b: usize, h: usize, t: usize, n: usize, end: usize, dim: usize) {
+        if self.strides[3] == 1 {
+            for t in t..(t + n).min(end) {
+                let row = self.at(b, h, t);
+                (0..dim * self.elem.size()).step_by(64).for_each(|at| prefetch_write(row.wrapping_add(at)));
+            }
+        }
+    }
+
+    /// Reads row `t`, `n` features, as f32.
+    unsafe fn load_row(&self, b: usize, h: usize, t: usize, to: *mut f32, n: usize) {
+        let p = self.at(b, h, t);
+        let step = self.strides[3];
+        // SAFETY: the row lies within the array; the caller's room.
+        unsafe {
+            if step == 1 {
+                return simd::load_f32(self.elem, p, to, n);
+            }
+            for i in 0..n {
+                let at = i as isize * step * self.elem.size() as isize;
+                *to.add(i) = self.elem.load_f64(p.wrapping_offset(at)) as f32;
+            }
+        }
     }
 }
 
@@ -67,12 +112,8 @@ pub struct Attention {
     pub scale: f32,
 }
 
-/// Rows of scores in a block: a multiple of every kernel's row count that keeps a block in L2.
-fn q_block(kn: &Kernel<f32, f32>) -> usize {
-    48usize.next_multiple_of(kn.mr)
-}
-/// Columns of scores in a block, a multiple of every kernel's column count.
-const KV_BLOCK: usize = 128;
+/// Greatest number of queries that `few` is faster for.
+const FEW: usize = 6;
 
 impl Attention {
     fn check(&self) -> Result<(), LibError> {
@@ -97,39 +138,12 @@ impl Attention {
             * (self.batch * self.heads * self.q_len) as f64
             * (self.kv_len * self.dim.max(self.v_dim)) as f64
             * products as f64;
-        (f / 60.0) as u64
+        (f / 90.0) as u64
     }
 
     /// Keys `kv0..kv0+n` that query `i` may see: how many of them, from the first on.
     fn visible(&self, i: usize, kv0: usize, n: usize) -> usize {
         if self.causal { (i + 1).saturating_sub(kv0).min(n) } else { n }
-    }
-
-    /// How many of `rows` queries from `i` on are computed at a time over `cols` keys: all, if they see the same keys.
-    fn part(&self, kn: &Kernel<f32, f32>, i: usize, kv0: usize, cols: usize, rows: usize) -> usize {
-        if self.visible(i, kv0, cols) == cols { rows } else { 2 * kn.mr }
-    }
-
-    /// The bias of query `i` over keys `kv0..`, as f32; false means -inf.
-    unsafe fn bias_row(&self, b: usize, h: usize, i: usize, kv0: usize, out: &mut [f32]) {
-        let Some(bias) = &self.bias else { return };
-        let size = bias.elem.size();
-        let step = bias.strides[3];
-        let p = bias.at(b, h, i).wrapping_offset(kv0 as isize * step * size as isize);
-        // SAFETY: the caller's keys lie within the bias.
-        unsafe {
-            if bias.elem == Elem::Bool {
-                for (j, o) in out.iter_mut().enumerate() {
-                    *o = if *p.wrapping_offset(j as isize * step) != 0 { 0.0 } else { f32::NEG_INFINITY };
-                }
-            } else if step == 1 {
-                simd::load_f32(bias.elem, p, out.as_mut_ptr(), out.len());
-            } else {
-                for (j, o) in out.iter_mut().enumerate() {
-                    *o = bias.elem.load_f64(p.wrapping_offset(j as isize * step * size as isize)) as f32;
-                }
-            }
-        }
     }
 }
 
@@ -137,17 +151,20 @@ impl Attention {
 struct Work {
     _piece: Piece,
     next: *mut f32,
+    end: *mut f32,
 }
 
 impl Work {
     fn new(floats: usize) -> Result<Work, OutOfMemory> {
         let piece = arena::take((floats + 64) * 4)?;
-        Ok(Work { next: piece.as_ptr().cast(), _piece: piece })
+        let next = piece.as_ptr().cast::<f32>();
+        Ok(Work { next, end: next.wrapping_add(floats), _piece: piece })
     }
     /// The next `n` floats (rounded up to whole cache lines).
     fn take(&mut self, n: usize) -> *mut f32 {
         let p = self.next;
         self.next = p.wrapping_add(round(n));
+        debug_assert!(self.next <= self.end, "more work memory than planned");
         p
     }
 }
@@ -158,45 +175,8 @@ fn round(n: usize) -> usize {
 
 /// Packs `n` rows of one head, from row `t`, as panels whose lanes are the rows (k = features).
 unsafe fn pack_by_row(x: &Heads, b: usize, h: usize, t: usize, n: usize, dim: usize, width: usize, dst: *mut f32) {
-    let size = x.elem.size() as isize;
-    let m = Matrix { p: x.at(b, h, t), elem: x.elem, lane: x.strides[2] * size, k: x.strides[3] * size };
     // SAFETY: the caller's rows and buffer.
-    unsafe { pack_matrix(&m, n, dim, width, dst) }
-}
-
-/// As `pack_by_row`, lanes are the features (k = rows).
-unsafe fn pack_by_feature(x: &Heads, b: usize, h: usize, t: usize, n: usize, dim: usize, width: usize, dst: *mut f32) {
-    let size = x.elem.size() as isize;
-    let m = Matrix { p: x.at(b, h, t), elem: x.elem, lane: x.strides[3] * size, k: x.strides[2] * size };
-    // SAFETY: the caller's rows and buffer.
-    unsafe { pack_matrix(&m, dim, n, width, dst) }
-}
-
-/// A block of scores, row stride `KV_BLOCK`, as the left operand of a product over its keys.
-///
-/// 512-bit kernels wait for numbers read from many rows: they get a packed copy at `copy`, others read it in place.
-unsafe fn by_row(kn: &Kernel<f32, f32>, s: *mut f32, rows: usize, keys: usize, copy: *mut f32) -> Panels<f32> {
-    let panels = |a: *mut f32, packed| Panels {
-        a: a.cast_const(),
-        packed,
-        a_r: if packed { 1 } else { KV_BLOCK as isize },
-        a_k: 1,
-        b: std::ptr::null(),
-        b_len: 0,
-        k: keys,
-    };
-    if !kn.is_wide() {
-        return panels(s, false);
-    }
-    let m = Matrix { p: s.cast_const().cast(), elem: Elem::F32, lane: KV_BLOCK as isize * 4, k: 4 };
-    // SAFETY: the caller's block, and room for its panels.
-    unsafe { pack_matrix(&m, rows, keys, kn.mr, copy) };
-    panels(copy, true)
-}
-
-/// Units of a packed block of `lanes` × `k`.
-fn packed(lanes: usize, k: usize, width: usize) -> usize {
-    round(lanes.next_multiple_of(width) * k)
+    unsafe { pack_matrix(&x.rows_matrix(b, h, t), n, dim, width, dst) }
 }
 
 /// Writes a row of f32 to row `t` of `x`.
@@ -261,29 +241,22 @@ pub unsafe fn forward(a: &Attention, out: &Heads, lse: Option<LogSumExp>) -> Res
         // The last rows of a causal head see the most keys: start with them.
         let (pair, r) = (t / per, per - 1 - t % per);
         let q0 = r * rows;
+        let run = if is_few(a) { few::forward_rows } else { forward::forward_block };
         // SAFETY: tasks own disjoint rows of the outputs.
-        unsafe { forward_rows(a, out, lse, pair / a.heads, pair % a.heads, q0, rows.min(a.q_len - q0)) }
+        unsafe { run(a, out, lse, pair / a.heads, pair % a.heads, q0, rows.min(a.q_len - q0)) }
     })
+}
+
+/// So few queries that they would leave most of a vector's lanes empty.
+fn is_few(a: &Attention) -> bool {
+    a.q_len <= FEW
 }
 
 /// Query rows of a task: K and V are packed once for all of them.
 fn task_rows(a: &Attention) -> usize {
-    let bq = q_block(f32_kernel());
+    let block = if is_few(a) { FEW } else { forward::queries() };
     let spread = (a.q_len * a.batch * a.heads).div_ceil(4 * pool::num_threads());
-    spread.clamp(bq, 384).div_ceil(bq) * bq
-}
-
-/// Work memory of a task of `n` query rows, floats.
-fn forward_floats(a: &Attention, n: usize) -> usize {
-    let kn = f32_kernel();
-    packed(n, a.dim, kn.mr)
-        + round(n * a.v_dim.next_multiple_of(kn.nr))
-        + round(q_block(kn) * KV_BLOCK)
-        + packed(q_block(kn), KV_BLOCK, kn.mr)
-        + packed(KV_BLOCK, a.dim, kn.nr)
-        + packed(a.v_dim, KV_BLOCK, kn.nr)
-        + 2 * round(n)
-        + KV_BLOCK
+    spread.clamp(block, 384).div_ceil(block) * block
 }
 
 /// Work memory of [`forward`] or [`backward`] on all threads, bytes. Only sizes count.
@@ -294,122 +267,11 @@ pub(crate) fn work_bytes(a: &Attention, gradients: bool) -> usize {
     }
     let rows = task_rows(a);
     let (floats, tasks) = if gradients {
-        let split = heads < pool::num_threads() && a.kv_len > KV_BLOCK;
+        let split = heads < pool::num_threads() && a.kv_len > backward::SPLIT;
         (backward::floats(a, a.q_len, true), if split { usize::MAX } else { heads })
     } else {
-        (forward_floats(a, rows.min(a.q_len)), heads * a.q_len.div_ceil(rows))
+        let floats = if is_few(a) { few::floats } else { forward::floats };
+        (floats(a, rows.min(a.q_len)), heads * a.q_len.div_ceil(rows))
     };
     ((floats + 64) * 4).next_multiple_of(64) * tasks.min(pool::num_threads())
-}
-
-/// Queries `q0..q0+n` of one head.
-unsafe fn forward_rows(
-    a: &Attention,
-    out: &Heads,
-    lse: Option<LogSumExp>,
-    b: usize,
-    h: usize,
-    q0: usize,
-    n: usize,
-) -> Result<(), OutOfMemory> {
-    let kn = f32_kernel();
-    let bq = q_block(kn);
-    let hk = h / a.group();
-    let ldo = a.v_dim.next_multiple_of(kn.nr);
-    let mut w = Work::new(forward_floats(a, n))?;
-    let qp = w.take(packed(n, a.dim, kn.mr));
-    let o = w.take(n * ldo);
-    let s = w.take(bq * KV_BLOCK);
-    let copy = w.take(packed(bq, KV_BLOCK, kn.mr));
-    let kp = w.take(packed(KV_BLOCK, a.dim, kn.nr));
-    let vp = w.take(packed(a.v_dim, KV_BLOCK, kn.nr));
-    let (m, l) = (w.take(n), w.take(n));
-    let bias = w.take(KV_BLOCK);
-    let kv_end = if a.causal { a.kv_len.min(q0 + n) } else { a.kv_len };
-    // SAFETY: all blocks lie within the work memory laid out above and the caller's arrays.
-    unsafe {
-        pack_by_row(&a.q, b, h, q0, n, a.dim, kn.mr, qp);
-        o.write_bytes(0, n * ldo);
-        let m = std::slice::from_raw_parts_mut(m, n);
-        let l = std::slice::from_raw_parts_mut(l, n);
-        m.fill(f32::NEG_INFINITY);
-        l.fill(0.0);
-        for kv0 in (0..kv_end).step_by(KV_BLOCK) {
-            let bk = KV_BLOCK.min(a.kv_len - kv0);
-            pack_by_row(&a.k, b, hk, kv0, bk, a.dim, kn.nr, kp);
-            pack_by_feature(&a.v, b, hk, kv0, bk, a.v_dim, kn.nr, vp);
-            for i0 in (0..n).step_by(bq) {
-                let rows = bq.min(n - i0);
-                // The keys that any of these queries sees: the last one sees the most.
-                let bk_seen = a.visible(q0 + i0 + rows - 1, kv0, bk);
-                if bk_seen == 0 {
-                    continue;
-                }
-                // Where rows see more and more, a few at a time: what none of them sees is not computed.
-                let part = a.part(kn, q0 + i0, kv0, bk_seen, rows);
-                for p0 in (0..rows).step_by(part) {
-                    let some = part.min(rows - p0);
-                    let cols = a.visible(q0 + i0 + p0 + some - 1, kv0, bk);
-                    if cols == 0 {
-                        continue;
-                    }
-                    let scores = Panels {
-                        a: qp.add((i0 + p0) * a.dim).cast_const(),
-                        packed: true,
-                        a_r: 1,
-                        a_k: 0,
-                        b: kp.cast_const(),
-                        b_len: a.dim,
-                        k: a.dim,
-                    };
-                    block(kn, &scores, some, cols, s, KV_BLOCK, false);
-                    for r in 0..some {
-                        let i = i0 + p0 + r;
-                        let seen = a.visible(q0 + i, kv0, cols);
-                        // Whole chunks; rows have room for them.
-                        let (p, long) = (s.add(r * KV_BLOCK), seen.next_multiple_of(rows::L));
-                        p.add(long).write_bytes(0, cols - long.min(cols));
-                        let row = std::slice::from_raw_parts_mut(p, long);
-                        let bias_row = a.bias.map(|_| {
-                            a.bias_row(b, h, q0 + i, kv0, std::slice::from_raw_parts_mut(bias, seen));
-                            std::slice::from_raw_parts(bias, long)
-                        });
-                        let top = rows::scale_max(row, seen, a.scale, bias_row);
-                        let new = if top > m[i] || top != top { top } else { m[i] };
-                        if new == f32::NEG_INFINITY {
-                            row.fill(0.0);
-                            continue;
-                        }
-                        let sum = rows::exp_sum(row, new);
-                        if m[i] == f32::NEG_INFINITY {
-                            l[i] = sum;
-                        } else {
-                            let shrink = (m[i] - new).exp();
-                            l[i] = l[i] * shrink + sum;
-                            if shrink != 1.0 {
-                                std::slice::from_raw_parts_mut(o.add(i * ldo), ldo)
-                                    .iter_mut()
-                                    .for_each(|x| *x *= shrink);
-                            }
-                        }
-                        m[i] = new;
-                    }
-                    let weighted = Panels { b: vp.cast_const(), b_len: bk, ..by_row(kn, s, some, cols, copy) };
-                    block(kn, &weighted, some, a.v_dim, o.add((i0 + p0) * ldo), ldo, true);
-                }
-            }
-        }
-        for i in 0..n {
-            let row = std::slice::from_raw_parts_mut(o.add(i * ldo), a.v_dim);
-            // A row that saw nothing keeps its zeros.
-            let inv = if l[i] == 0.0 { 0.0 } else { 1.0 / l[i] };
-            row.iter_mut().for_each(|x| *x *= inv);
-            store_row(out, b, h, q0 + i, row.as_ptr(), a.v_dim);
-            if let Some(LogSumExp(p)) = lse {
-                let v = if l[i] == 0.0 { 0.0 } else { m[i] + l[i].ln() };
-                *p.add((b * a.heads + h) * a.q_len + q0 + i) = v;
-            }
-        }
-    }
-    Ok(())
 }

@@ -101,31 +101,6 @@ fn exp_sum_body<const FMA: bool>(s: &mut [f32], m: f32) -> f32 {
     across(sum, |a, b| a + b)
 }
 
-/// The first `seen` numbers: `s = e^(s·scale + bias - lse)` (the probabilities), `d = s·(d - delta)·scale` (their gradient
-/// towards the scores); those behind them, in the last chunk: 0. `s`, `d` and `bias` are of whole chunks.
-#[inline(always)]
-fn backward_body<const FMA: bool>(
-    s: &mut [f32],
-    d: &mut [f32],
-    seen: usize,
-    scale: f32,
-    bias: Option<&[f32]>,
-    lse: f32,
-    delta: f32,
-) {
-    let zeros = [0f32; L];
-    for (n, (s, d)) in s.chunks_exact_mut(L).zip(d.chunks_exact_mut(L)).enumerate() {
-        let left = (seen - (n * L).min(seen)).min(L) as i32;
-        let b = bias.map_or(&zeros[..], |b| &b[n * L..][..L]);
-        for l in 0..L {
-            let x = if bias.is_some() { mac::<FMA>(s[l], scale, b[l]) - lse } else { mac::<FMA>(s[l], scale, -lse) };
-            let p = exp::<FMA>(x);
-            let g = p * (d[l] - delta) * scale;
-            (s[l], d[l]) = if (l as i32) < left { (p, g) } else { (0.0, 0.0) };
-        }
-    }
-}
-
 /// `Σ x·y`.
 #[inline(always)]
 fn dot_body<const FMA: bool>(x: &[f32], y: &[f32]) -> f32 {
@@ -138,6 +113,54 @@ fn dot_body<const FMA: bool>(x: &[f32], y: &[f32]) -> f32 {
         }
     }
     across(sum, |a, b| a + b) + tail
+}
+
+/// `x *= by`.
+#[inline(always)]
+fn multiply_body<const FMA: bool>(x: &mut [f32], by: f32) {
+    x.iter_mut().for_each(|x| *x *= by);
+}
+
+/// Natural logarithm of positive normal numbers within 1 ulp; +inf and NaN stay. Cephes' polynomial; no branch.
+#[inline(always)]
+fn ln<const FMA: bool>(x: f32) -> f32 {
+    // The exponent for which the rest is in [√½, √2).
+    let bits = x.to_bits();
+    let e = (bits.wrapping_sub(0x3f35_04f3) as i32) >> 23;
+    let r = f32::from_bits(bits.wrapping_sub((e << 23) as u32)) - 1.0;
+    let e = e as f32;
+    let p = mac::<FMA>(7.037_683_6e-2, r, -1.151_461e-1);
+    let p = mac::<FMA>(p, r, 1.167_699_9e-1);
+    let p = mac::<FMA>(p, r, -1.242_014_1e-1);
+    let p = mac::<FMA>(p, r, 1.424_932_3e-1);
+    let p = mac::<FMA>(p, r, -1.666_805_8e-1);
+    let p = mac::<FMA>(p, r, 2.000_071_5e-1);
+    let p = mac::<FMA>(p, r, -2.499_999_4e-1);
+    let p = mac::<FMA>(p, r, 3.333_333_1e-1);
+    let z = r * r;
+    let y = mac::<FMA>(p * r, z, e * -2.121_944_4e-4);
+    let y = mac::<FMA>(z, -0.5, y) + r;
+    let y = mac::<FMA>(e, 0.693_359_375, y);
+    if x < f32::INFINITY { y } else { x }
+}
+
+/// Ends queries: their greatest scores `m`, in powers of 2, become log-sum-exps, and their sums of weights `l` become the
+/// factors of their outputs. What saw nothing has l = 0, and becomes 0.
+#[inline(always)]
+fn finish_body<const FMA: bool>(m: &mut [f32], l: &mut [f32]) {
+    for (m, l) in m.iter_mut().zip(l.iter_mut()) {
+        let lse = mac::<FMA>(*m, std::f32::consts::LN_2, ln::<FMA>(*l));
+        *m = if *l == 0.0 { 0.0 } else { lse };
+        *l = if *l == 0.0 { 0.0 } else { 1.0 / *l };
+    }
+}
+
+/// Multiplies rows, each as long as `by`, by it.
+#[inline(always)]
+fn multiply_rows_body<const FMA: bool>(x: &mut [f32], by: &[f32]) {
+    for row in x.chunks_exact_mut(by.len()) {
+        row.iter_mut().zip(by).for_each(|(x, by)| *x *= by);
+    }
 }
 
 macro_rules! versions {
@@ -166,7 +189,9 @@ macro_rules! versions {
 }
 versions!(scale_max, scale_max_body, (s: &mut [f32], seen: usize, scale: f32, bias: Option<&[f32]>) -> f32);
 versions!(exp_sum, exp_sum_body, (s: &mut [f32], m: f32) -> f32);
-versions!(backward_row, backward_body, (s: &mut [f32], d: &mut [f32], seen: usize, scale: f32, bias: Option<&[f32]>, lse: f32, delta: f32));
+versions!(multiply, multiply_body, (x: &mut [f32], by: f32));
+versions!(finish, finish_body, (m: &mut [f32], l: &mut [f32]));
+versions!(multiply_rows, multiply_rows_body, (x: &mut [f32], by: &[f32]));
 versions!(dot, dot_body, (x: &[f32], y: &[f32]) -> f32);
 
 #[cfg(test)]
@@ -196,16 +221,12 @@ mod tests {
     fn what_is_not_seen_has_no_weight() {
         for seen in [0, 1, 15, 16, 17, 31, 32] {
             let mut s: Vec<f32> = (0..32).map(|i| if i < seen { i as f32 * 0.25 - 3.0 } else { f32::NAN }).collect();
-            let (mut p, mut d) = (s.clone(), s.clone());
             let top = scale_max(&mut s, seen, -2.0, None);
             assert_eq!(top, if seen == 0 { f32::NEG_INFINITY } else { 6.0 }, "{seen}");
             let sum = exp_sum(&mut s[..seen.next_multiple_of(L)], 6.0);
             let want: f64 = (0..seen).map(|i| (-0.5 * i as f64).exp()).sum();
             assert!((sum as f64 - want).abs() < 1e-6 * want.max(1.0), "{seen}: {sum} {want}");
             assert!(s[seen..seen.next_multiple_of(L)].iter().all(|&x| x == 0.0));
-            backward_row(&mut p, &mut d, seen, 1.0, None, 5.0, 1.0);
-            assert!(p[seen..].iter().chain(&d[seen..]).all(|&x| x == 0.0), "{seen} {p:?}");
-            assert!(p[..seen].iter().all(|x| *x > 0.0));
         }
     }
 }

@@ -152,6 +152,14 @@ fn forward_and_backward() {
             Shape { b: 1, h: 4, hk: 2, tq: 61, tk: 50, d: 64, dv: 48 },
             Shape { b: 1, h: 1, hk: 1, tq: 150, tk: 300, d: 17, dv: 33 },
             Shape { b: 1, h: 1, hk: 1, tq: 300, tk: 150, d: 16, dv: 16 },
+            // Few queries, one more than few, whole blocks, groups of heads over several blocks, several chunks of keys.
+            Shape { b: 2, h: 2, hk: 1, tq: 6, tk: 40, d: 32, dv: 32 },
+            Shape { b: 1, h: 2, hk: 2, tq: 7, tk: 7, d: 3, dv: 5 },
+            Shape { b: 1, h: 2, hk: 2, tq: 96, tk: 96, d: 32, dv: 32 },
+            Shape { b: 1, h: 4, hk: 1, tq: 49, tk: 131, d: 32, dv: 24 },
+            Shape { b: 1, h: 1, hk: 1, tq: 64, tk: 700, d: 96, dv: 64 },
+            // Nothing to see.
+            Shape { b: 1, h: 2, hk: 2, tq: 9, tk: 0, d: 8, dv: 8 },
         ];
         for s in &shapes {
             for mask in [Mask::None, Mask::Bool, Mask::Float] {
@@ -159,8 +167,179 @@ fn forward_and_backward() {
                     check(s, Elem::F32, mask, causal, mask == Mask::Bool);
                 }
             }
+            check(s, Elem::F32, Mask::None, true, true);
             check(s, Elem::BF16, Mask::None, true, true);
+            check(s, Elem::BF16, Mask::Bool, true, false);
+            check(s, Elem::BF16, Mask::Float, false, true);
             check(s, Elem::F16, Mask::Float, false, false);
+        }
+    });
+}
+
+/// One dense head of f32.
+struct Head {
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    d: usize,
+}
+
+impl Head {
+    fn new(tq: usize, tk: usize, d: usize) -> Head {
+        let mut rng = Lcg(5);
+        let mut make = |n: usize| (0..n * d).map(|_| rng.uniform() as f32).collect();
+        Head { q: make(tq), k: make(tk), v: make(tk), d }
+    }
+
+    /// Outputs and log-sum-exps.
+    fn forward(&self, bias: Option<&[f32]>, causal: bool, scale: f32) -> (Vec<f32>, Vec<f32>) {
+        let (d, tq, tk) = (self.d, self.q.len() / self.d, self.k.len() / self.d);
+        let heads =
+            |p: *const f32, t| Heads { ptr: p.cast_mut().cast(), elem: Elem::F32, strides: strides(1, t, d, false) };
+        let a = Attention {
+            batch: 1,
+            heads: 1,
+            kv_heads: 1,
+            q_len: tq,
+            kv_len: tk,
+            dim: d,
+            v_dim: d,
+            q: heads(self.q.as_ptr(), tq),
+            k: heads(self.k.as_ptr(), tk),
+            v: heads(self.v.as_ptr(), tk),
+            bias: bias.map(|b| Heads {
+                ptr: b.as_ptr().cast_mut().cast(),
+                elem: Elem::F32,
+                strides: [0, 0, tk as isize, 1],
+            }),
+            causal,
+            scale,
+        };
+        let (mut out, mut lse) = (vec![0f32; tq * d], vec![0f32; tq]);
+        // SAFETY: buffers cover the arrays.
+        unsafe { forward(&a, &heads(out.as_mut_ptr(), tq), Some(LogSumExp(lse.as_mut_ptr()))).unwrap() };
+        (out, lse)
+    }
+}
+
+/// As many queries as each of the ways to compute them takes, and a ragged number of keys.
+const SIZES: [(usize, usize); 4] = [(3, 70), (13, 70), (32, 64), (50, 130)];
+
+#[test]
+fn what_is_not_finite_spoils_its_rows_only() {
+    at_levels(&[Isa::Portable, Isa::Avx2, Isa::Avx512Bf16], || {
+        for (tq, tk) in SIZES {
+            for bad in [f32::NAN, f32::INFINITY] {
+                for causal in [false, true] {
+                    let mut x = Head::new(tq, tk, 8);
+                    // An infinite query has a score of +inf then, and not of -inf alone, which would mask all.
+                    x.k[2] = 0.5;
+                    let clean = x.forward(None, causal, 0.3);
+                    // A query: its row alone.
+                    x.q[8 * (tq - 1) + 2] = bad;
+                    let (out, lse) = x.forward(None, causal, 0.3);
+                    assert!(out[8 * (tq - 1)..].iter().all(|x| x.is_nan()), "{tq} {bad} {causal}: {out:?}");
+                    assert_eq!(out[..8 * (tq - 1)], clean.0[..8 * (tq - 1)]);
+                    assert!(!lse[tq - 1].is_finite());
+                    assert_eq!(lse[..tq - 1], clean.1[..tq - 1]);
+                }
+            }
+            // A value of NaN under a causal mask: from its query on.
+            let mut x = Head::new(tq, tk, 8);
+            let clean = x.forward(None, true, 0.3);
+            x.v[8 * (tq - 1) + 2] = f32::NAN;
+            let (out, lse) = x.forward(None, true, 0.3);
+            assert!(out[8 * (tq - 1) + 2].is_nan());
+            assert_eq!(out[8 * (tq - 1)..][..2], clean.0[8 * (tq - 1)..][..2]);
+            assert_eq!(lse, clean.1);
+        }
+    });
+}
+
+#[test]
+fn masked_rows_and_extreme_scores() {
+    at_levels(&[Isa::Portable, Isa::Avx2, Isa::Avx512Bf16], || {
+        for (tq, tk) in SIZES {
+            let mut x = Head::new(tq, tk, 8);
+            // The first row sees nothing, the second the last key only, the others every key from the 65th block on.
+            let seen = |i: usize, j: usize| match i {
+                0 => false,
+                1 => j == tk - 1,
+                _ => j >= tk / 64 * 64 - 1,
+            };
+            let bias: Vec<f32> =
+                (0..tq * tk).map(|i| if seen(i / tk, i % tk) { 0.0 } else { f32::NEG_INFINITY }).collect();
+            let (out, lse) = x.forward(Some(&bias), false, 0.3);
+            assert!(out[..8].iter().all(|&x| x == 0.0) && lse[0] == 0.0);
+            for (o, v) in out[8..16].iter().zip(&x.v[8 * (tk - 1)..]) {
+                assert!((o - v).abs() <= 1e-6, "{o} {v}");
+            }
+            assert!(out.iter().chain(&lse).all(|x| x.is_finite()));
+            // Scores far apart, of either sign: the greatest alone counts, nothing overflows.
+            x.q.iter_mut().for_each(|x| *x *= 1e4);
+            for scale in [1.0, -1.0] {
+                let (out, _) = x.forward(None, false, scale);
+                for i in 0..tq {
+                    let score = |j: usize| -> f64 {
+                        (0..8).map(|d| x.q[8 * i + d] as f64 * x.k[8 * j + d] as f64).sum::<f64>() * scale as f64
+                    };
+                    let mut order: Vec<usize> = (0..tk).collect();
+                    order.sort_by(|&a, &b| score(b).total_cmp(&score(a)));
+                    if score(order[0]) - score(order[1]) > 30.0 {
+                        for d in 0..8 {
+                            assert!((out[8 * i + d] - x.v[8 * order[0] + d]).abs() < 1e-6);
+                        }
+                    }
+                }
+            }
+            // No scale: the mean of the values.
+            let (out, lse) = x.forward(None, false, 0.0);
+            for i in 0..tq {
+                let mean: f32 = (0..tk).map(|j| x.v[8 * j]).sum::<f32>() / tk as f32;
+                assert!((out[8 * i] - mean).abs() < 1e-5 && (lse[i] - (tk as f32).ln()).abs() < 1e-5);
+            }
+        }
+    });
+}
+
+#[test]
+fn bf16_is_off_by_the_rounding_of_weights_and_result() {
+    at_levels(&[Isa::Avx2, Isa::Avx512Bf16], || {
+        for (t, d) in [(40, 32), (97, 20), (130, 33), (256, 64)] {
+            let x = Head::new(t, t, d);
+            let round = |x: &[f32]| write_all(Elem::BF16, &x.iter().map(|&x| x as f64).collect::<Vec<_>>());
+            let [q, k, v] = [&x.q, &x.k, &x.v].map(|x| round(x));
+            let back = |x: &[u8]| read_all(Elem::BF16, x).iter().map(|&x| x as f32).collect::<Vec<_>>();
+            let exact = Head { q: back(&q), k: back(&k), v: back(&v), d };
+            let (want, want_lse) = exact.forward(None, true, 0.4);
+            let heads = |p: *const u8| Heads { ptr: p.cast_mut(), elem: Elem::BF16, strides: strides(1, t, d, false) };
+            let mut out = round(&want);
+            out.fill(0);
+            let mut lse = vec![0f32; t];
+            let a = Attention {
+                batch: 1,
+                heads: 1,
+                kv_heads: 1,
+                q_len: t,
+                kv_len: t,
+                dim: d,
+                v_dim: d,
+                q: heads(q.as_ptr()),
+                k: heads(k.as_ptr()),
+                v: heads(v.as_ptr()),
+                bias: None,
+                causal: true,
+                scale: 0.4,
+            };
+            // SAFETY: buffers cover the arrays.
+            unsafe { forward(&a, &heads(out.as_mut_ptr()), Some(LogSumExp(lse.as_mut_ptr()))).unwrap() };
+            // Values are below 1: a weight's rounding is at most 2^-9 of it, the result's 2^-9 of that.
+            for (got, want) in read_all(Elem::BF16, &out).iter().zip(&want) {
+                assert!((got - *want as f64).abs() < 1.0 / 512.0 * (1.0 + want.abs() as f64), "{got} {want}");
+            }
+            for (got, want) in lse.iter().zip(&want_lse) {
+                assert!((got - want).abs() < 1e-5);
+            }
         }
     });
 }
@@ -192,22 +371,26 @@ fn one_thread_gives_the_same_bits() {
             causal: true,
             scale: 0.2,
         };
-        let mut out = vec![0f32; 500 * 40];
-        // SAFETY: buffers cover the arrays.
-        unsafe {
-            forward(
-                &a,
-                &Heads { ptr: out.as_mut_ptr().cast(), elem: Elem::F32, strides: strides(1, 500, 40, false) },
-                None,
-            )
-            .unwrap()
+        let mut results = [500 * 40, 500 * 40, 257 * 40, 257 * 40, 500].map(|n| vec![0f32; n]);
+        let [out, dq, dk, dv, lse] = &mut results;
+        let to = |x: &mut Vec<f32>, t| Heads {
+            ptr: x.as_mut_ptr().cast(),
+            elem: Elem::F32,
+            strides: strides(1, t, 40, false),
         };
-        out
+        let (out, lse) = (to(out, 500), LogSumExp(lse.as_mut_ptr()));
+        let g = Gradients { dq: to(dq, 500), dk: to(dk, 257), dv: to(dv, 257) };
+        // SAFETY: buffers cover the arrays; the queries serve as the outputs' gradients.
+        unsafe {
+            forward(&a, &out, Some(lse)).unwrap();
+            backward(&a, &out, &a.q, lse, &g).unwrap();
+        }
+        results
     };
-    at_levels(&[Isa::Avx2], || {
+    at_levels(&[Isa::Avx2, Isa::Avx512], || {
         let many = run(());
         // Inside a job nested work is serial.
-        let one = std::sync::Mutex::new(vec![]);
+        let one = std::sync::Mutex::new(Default::default());
         pool::parallel_for(2, 1_000_000_000, &|i| {
             if i == 0 {
                 *one.lock().unwrap() = run(());
