@@ -479,8 +479,8 @@ mod tests {
         let ty = |d: &[i64]| TensorType::new(DType::F32, d);
         let mut x = b.parameter(ty(&[8, 256, 14, 14]), ParamKind::Tensor);
         for _ in 0..4 {
-            let w = b.parameter(ty(&[256, 256, 3, 3]), ParamKind::Tensor);
-            let window = vec![WindowDim { size: 3, pad_lo: 1, pad_hi: 1, ..WindowDim::UNIT }; 2];
+            let w = b.parameter(ty(&[256, 256, 5, 5]), ParamKind::Tensor);
+            let window = vec![WindowDim { size: 5, pad_lo: 2, pad_hi: 2, ..WindowDim::UNIT }; 2];
             let y = b.convolution(x, w, window, ConvDims::channels_first(2), 1, 1);
             let zero = b.full_like(y, 0.0);
             x = b.binary(OpKind::Maximum, y, zero);
