@@ -150,6 +150,9 @@ pub(super) struct Emit<'k> {
     pub(super) non_temporal: bool,
     /// Inputs as large as the space are asked for some way ahead of their use.
     pub(super) ahead: bool,
+    /// Elements from a row to one that comes some rows later and is asked for meanwhile: rows of a block that is part of
+    /// a larger array lie apart, so that the processor's own prefetching does not see the next.
+    pub(super) next_rows: Option<usize>,
     pub(super) declares: BTreeMap<String, String>,
     next: u32,
 }
@@ -175,6 +178,7 @@ impl<'k> Emit<'k> {
             acc: None,
             non_temporal: false,
             ahead: false,
+            next_rows: None,
             declares: BTreeMap::new(),
             next: 0,
         }

@@ -68,6 +68,9 @@ fn write_once(e: &mut Emit, stores: &[Store]) {
     stores.iter().zip(&raws).for_each(|(s, raw)| e.store(s, false, raw));
 }
 
+/// Rows of an epilogue's block after which a row is needed that is asked for now: some hundreds of nanoseconds of work.
+const ROWS_AHEAD: usize = 4;
+
 /// Generates an epilogue: the rectangle `[r0, r1) x [c0, c1)` of the space seen as rows and columns of the last
 /// dimension, with argument 0 read from the block's accumulators.
 pub(super) fn epilogue(e: &mut Emit) -> Result<(), &'static str> {
@@ -96,6 +99,7 @@ pub(super) fn epilogue(e: &mut Emit) -> Result<(), &'static str> {
         let column = e.k.loops.len() as u32 - 1;
         // Rectangles are as wide as a few vectors: what is left is not worth a loop of its own.
         let (unit, aligned, left, varies) = (1, 1, 0, e.varies(column));
+        e.next_rows = (!varies).then_some(ROWS_AHEAD * columns as usize);
         let trips = Trips { lo: "%c0".into(), hi: "%c1".into(), most: columns, unit, aligned, left, varies };
         write(e, column, &trips, unroll, &stores);
     } else {

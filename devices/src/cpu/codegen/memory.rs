@@ -88,12 +88,12 @@ impl Emit<'_> {
         self.from_memory(dtype, false, &raw)
     }
 
-    /// Asks for what lies `AHEAD` of `p`, which this vector is read from: once per cache line.
-    fn prefetch(&mut self, p: &str, size: usize) {
+    /// Asks for what lies `distance` bytes behind `p`, where this vector is read from or written to: once per cache line.
+    fn prefetch(&mut self, p: &str, size: usize, distance: usize, write: bool) {
         let shift = self.lane.as_ref().map_or(0, |l| l.shift as usize);
         if (shift * size).is_multiple_of(64) {
-            let p = self.def(format!("getelementptr i8, ptr {p}, i64 {AHEAD}"));
-            self.line(format!("call void @llvm.prefetch.p0(ptr {p}, i32 0, i32 3, i32 1)"));
+            let p = self.def(format!("getelementptr i8, ptr {p}, i64 {distance}"));
+            self.line(format!("call void @llvm.prefetch.p0(ptr {p}, i32 {}, i32 3, i32 1)", u32::from(write)));
         }
     }
 
@@ -134,7 +134,10 @@ impl Emit<'_> {
                 }
                 let p = self.pointer(source, dtype, uniform_guard.as_deref(), &base);
                 if self.ahead && full && mask.is_none() {
-                    self.prefetch(&p, align);
+                    self.prefetch(&p, align, AHEAD, false);
+                }
+                if let (Some(elements), true, None) = (self.next_rows, full, &mask) {
+                    self.prefetch(&p, align, elements * align, false);
                 }
                 let raw = self.load_contiguous(v, &p, align, mask.as_deref());
                 self.from_memory(dtype, true, &raw)
@@ -221,6 +224,9 @@ impl Emit<'_> {
         match self.index_across(&s.offset) {
             Across::Step { base, step: 1 } => {
                 let p = self.def(format!("getelementptr {m}, ptr %p{}, i64 {base}", s.arg));
+                if let (Some(elements), None) = (self.next_rows, self.lane.as_ref().and_then(|l| l.mask.as_ref())) {
+                    self.prefetch(&p, align, elements * align, true);
+                }
                 // Narrow elements fill less than a cache line per vector, which write-combining handles too.
                 self.store_contiguous(v, raw, &p, align, self.non_temporal);
             }

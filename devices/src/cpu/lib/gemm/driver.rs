@@ -9,19 +9,20 @@
 //!
 //! If rows are few for the threads, a tall product packs both operands first and divides the columns
 //! too. Tasks are claimed one by one, large ones first, so that threads end together.
+//! Where B is packed before the tasks begin, several threads work as a [`team`](super::team) instead.
 //! k is blocked alike in all forms: the result does not depend on the number of threads.
 //!
 //! An operand that is the same in every call (weights) is packed once, as a whole, where its owner keeps it ([`ready`]).
 
-use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use super::finish::Finish;
-use super::kernel::{Kernel, UNROLL};
+use super::kernel::Kernel;
 use super::pack::{Pack, Unit};
+use super::pass::{GROUP, Pass, Source};
 use super::plan::{Limits, Task, even};
-use super::scratch::{room, scratch, shared};
-use super::strip::{Ahead, Strip, strip_rows};
+use super::scratch::{room, shared};
+use super::team::Plan;
 use super::whole::{Packed, Whole};
 use crate::cpu::lib::elem::Scalar;
 use crate::cpu::lib::view::{LibError, Ptr};
@@ -40,11 +41,9 @@ fn shared_bytes() -> usize {
     if MemoryPool::cpu().limit().is_some() { SHARED_BYTES_UNDER_LIMIT } else { SHARED_BYTES }
 }
 /// Bytes of A's rows, a block of k, that a flat product reads for every strip of columns: a part of the L2 cache.
-fn flat_bytes<U, T>(kn: &Kernel<U, T>) -> usize {
+pub(super) fn flat_bytes<U, T>(kn: &Kernel<U, T>) -> usize {
     if kn.is_wide() { 576 << 10 } else { 288 << 10 }
 }
-/// Columns of the blocks that the epilogue sees, and of B that a flat product's task packs at once.
-const GROUP: usize = 128;
 /// Columns of a pass whose sums live in scratch over several blocks of k.
 const SCRATCH_COLS: usize = 1024;
 
@@ -62,25 +61,6 @@ pub(crate) struct Job<'a, U: 'static, T: 'static> {
     pub(crate) b: &'a dyn Pack<U>,
     pub(crate) finish: Finish<'a>,
 }
-
-/// Where a task finds an operand.
-enum Source<U> {
-    /// Where it lies: element (lane, k) at `p + lane·lane_stride + k·k_stride`.
-    Place { p: *const U, lane: isize, k: isize },
-    /// Packed before the tasks began.
-    Shared(*mut U),
-    /// Packed in an earlier call, all of it.
-    Ready(Packed<U>),
-    /// The task packs it, a block at a time.
-    Own,
-}
-
-impl<U> Clone for Source<U> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<U> Copy for Source<U> {}
 
 /// Runs the product. See [`super::gemm`] for the contract.
 ///
@@ -112,7 +92,7 @@ pub(crate) unsafe fn run<U: Unit, T: Scalar>(job: &Job<U, T>) -> Result<(), LibE
     }
 }
 
-fn cost_ns(flops: f64) -> u64 {
+pub(super) fn cost_ns(flops: f64) -> u64 {
     (flops / 60.0) as u64
 }
 
@@ -162,6 +142,8 @@ struct Blocks<U> {
     a: Source<U>,
     b: Source<U>,
     limits: Limits,
+    /// How several threads share the work, if they do it as a team.
+    team: Option<Plan>,
     /// Bytes of the operands packed for all tasks.
     shared: [usize; 2],
 }
@@ -197,14 +179,28 @@ impl<U: Unit> Blocks<U> {
             _ if flat => Source::Own,
             _ => Source::Shared(std::ptr::null_mut()),
         };
+        let ahead = match b {
+            // All threads read all of B: columns of many are divided instead.
+            Source::Ready(_) => !flat || n * units * unit <= SHARED_BYTES,
+            Source::Shared(_) => true,
+            Source::Own | Source::Place { .. } => false,
+        };
+        let team = match a {
+            // Under a memory limit less is packed at a time.
+            _ if MemoryPool::cpu().limit().is_some() => None,
+            Source::Shared(_) | Source::Own | Source::Ready(_) if ahead => Plan::new(kn, threads, m, units),
+            _ => None,
+        };
+        let a = if team.is_some() && matches!(a, Source::Shared(_)) { Source::Own } else { a };
         // Units of k packed at a time. Sums in scratch stay there until they are complete.
         let bound = if let Source::Shared(_) = a { (shared_bytes() / (m * unit)).max(2 * kc) } else { K_OUTER };
-        let chunk = if direct.is_some() { (bound.min(K_OUTER) / kc).max(1) * kc } else { units.max(1) };
-        let nc = if flat {
+        let chunk =
+            if direct.is_some() && team.is_none() { (bound.min(K_OUTER) / kc).max(1) * kc } else { units.max(1) };
+        let nc = if flat || (team.is_some() && matches!(b, Source::Ready(_))) {
             n
         } else {
             let max = (shared_bytes() / (chunk * unit)).max(nr);
-            let max = if direct.is_none() && units > kn.kc { max.min(SCRATCH_COLS) } else { max };
+            let max = if direct.is_none() && units > kn.kc && team.is_none() { max.min(SCRATCH_COLS) } else { max };
             even(n, max / nr * nr, nr)
         };
         let limits = Limits {
@@ -220,8 +216,12 @@ impl<U: Unit> Blocks<U> {
         let packed = chunk.min(units.next_multiple_of(kc));
         let (lanes_a, lanes_b) = (m.next_multiple_of(mr), nc.next_multiple_of(nr));
         let room = |s: &Source<U>, lanes| if matches!(s, Source::Shared(_)) { lanes * packed * unit } else { 0 };
-        let shared = [room(&a, lanes_a), room(&b, lanes_b)];
-        Blocks { units, kc, chunk, nc, flat, a, b, limits, shared }
+        let panels = match (&team, &a) {
+            (Some(plan), Source::Own) => plan.rows() * units.next_multiple_of(kc) * unit,
+            _ => room(&a, lanes_a),
+        };
+        let shared = [panels, room(&b, lanes_b)];
+        Blocks { units, kc, chunk, nc, flat, a, b, limits, team, shared }
     }
 
     /// The work on columns from `jc` and units from `u0` on, with shared operands at `pa` and `pb`.
@@ -266,12 +266,19 @@ fn side_by_side<U, T>(job: &Job<U, T>, threads: usize) -> bool {
 pub(crate) fn work_bytes<U: Unit, T: Scalar>(job: &Job<U, T>) -> usize {
     let threads = pool::num_threads();
     let (each, at_once) = if side_by_side(job, threads) { (1, threads.min(job.batches)) } else { (threads, 1) };
-    let blocks = Blocks::new(job, 0, each, [None, None]);
-    // The first pass is as large as any.
-    let pass = blocks.pass(job, 0, (0, 0), [std::ptr::null_mut(); 2]);
-    let own = blocks.list(job.m, pass.nc).iter().map(|t| room(&pass.work(&t.rows, &t.cols))).max().unwrap_or(0);
     let piece = |bytes: usize| bytes.next_multiple_of(64);
-    (piece(room(&blocks.shared)) + piece(own) * each) * at_once
+    // B may be kept packed, or not: that is known when it runs.
+    let needs = [None, Some(Packed::nowhere())].map(|b| {
+        let blocks = Blocks::new(job, 0, each, [None, b]);
+        // The first pass is as large as any.
+        let pass = blocks.pass(job, 0, (0, 0), [std::ptr::null_mut(); 2]);
+        let own = match &blocks.team {
+            Some(plan) => room(&plan.work(&pass)),
+            None => blocks.list(job.m, pass.nc).iter().map(|t| room(&pass.work(&t.rows, &t.cols))).max().unwrap_or(0),
+        };
+        (piece(room(&blocks.shared)) + piece(own) * each) * at_once
+    });
+    needs[0].max(needs[1])
 }
 
 /// One product of the batch.
@@ -290,7 +297,10 @@ unsafe fn product<U: Unit, T: Scalar>(
                 unsafe {
                     // A is packed for all columns once, B for each pass.
                     pass.pack_shared(threads, jc == 0 || blocks.units > blocks.chunk);
-                    pass.tasks(&blocks.list(job.m, pass.nc))?;
+                    match &blocks.team {
+                        Some(plan) => plan.run(&pass, packed[0].cast())?,
+                        None => pass.tasks(&blocks.list(job.m, pass.nc))?,
+                    }
                 }
             }
         }
@@ -319,227 +329,4 @@ fn a_in_place<U: Unit, T>(
     // Short rows along k, read once per strip: a block of them stays in the caches as it is. Rows
     // further apart than they are long meet in few cache sets.
     k == 1 && units <= kn.kc && lane.unsigned_abs() <= 2 * units.max(16) && n <= 128 * kn.nr
-}
-
-/// The work on one range of columns and one chunk of k.
-struct Pass<'a, U: 'static, T: 'static> {
-    job: &'a Job<'a, U, T>,
-    batch: usize,
-    jc: usize,
-    nc: usize,
-    /// First unit of k and number of units; `blocks` blocks of `kc` (the last may be shorter).
-    u0: usize,
-    cu: usize,
-    kc: usize,
-    blocks: usize,
-    a: Source<U>,
-    b: Source<U>,
-    /// Sums in C itself: its address and row stride.
-    direct: Option<(Ptr, isize)>,
-    /// The first block adds to what is there.
-    acc: bool,
-    /// Sums are complete after this pass.
-    last: bool,
-}
-
-// SAFETY: addresses of operands, which are only read, and of buffers and C, which tasks write in
-// disjoint parts.
-unsafe impl<U, T> Sync for Pass<'_, U, T> {}
-
-impl<U: Unit, T: Scalar> Pass<'_, U, T> {
-    /// Block `blk` of k: first unit, units, elements.
-    fn block(&self, blk: usize) -> (usize, usize, usize) {
-        let k0 = self.u0 + blk * self.kc;
-        let len = self.kc.min(self.cu - blk * self.kc);
-        (k0, len, (len * U::K).min(self.job.k - (k0 * U::K).min(self.job.k)))
-    }
-
-    /// Packs the shared operands, all threads together.
-    unsafe fn pack_shared(&self, threads: usize, a_too: bool) {
-        let (mr, nr) = (self.job.kernel.mr, self.job.kernel.nr);
-        let mut list = Vec::new();
-        for (is_b, s, lanes, width) in [(false, self.a, self.job.m, mr), (true, self.b, self.nc, nr)] {
-            let Source::Shared(p) = s else { continue };
-            if !is_b && !a_too {
-                continue;
-            }
-            let part = if threads == 1 { lanes } else { (lanes * self.blocks / (4 * threads)).max(4 * width) };
-            let part = part.next_multiple_of(width);
-            for blk in 0..self.blocks {
-                list.extend((0..lanes).step_by(part).map(|l| (is_b, p, lanes, width, blk, l, part.min(lanes - l))));
-            }
-        }
-        let cells: usize = list.iter().map(|t| t.6 * self.kc).sum();
-        let list = List(list);
-        pool::parallel_for(list.0.len(), cells as u64 / 3, &|t| {
-            let (is_b, p, lanes, width, blk, l, count) = list.get(t);
-            let (k0, len, elements) = self.block(blk);
-            let dst = p.wrapping_add(blk * self.kc * lanes.next_multiple_of(width) + l * len);
-            // SAFETY: parts of the buffer are disjoint; lanes and k lie within the operand.
-            unsafe {
-                if is_b {
-                    self.job.b.pack(self.batch, self.jc + l, count, k0 * U::K, elements, width, dst)
-                } else {
-                    self.job.a.pack(self.batch, l, count, k0 * U::K, elements, width, dst)
-                }
-            };
-        });
-    }
-
-    /// Runs the tasks; their columns count from `jc`.
-    unsafe fn tasks(&self, list: &[Task]) -> Result<(), OutOfMemory> {
-        let flops = 2.0 * self.job.m as f64 * self.nc as f64 * (self.cu * U::K) as f64;
-        let failed = Mutex::new(None);
-        pool::parallel_for(list.len(), cost_ns(flops), &|t| {
-            // SAFETY: tasks cover disjoint rectangles of C.
-            let done = unsafe { self.task(list[t].rows.clone(), list[t].cols.clone()) };
-            if let (Err(e), Ok(mut slot)) = (done, failed.lock()) {
-                slot.get_or_insert(e);
-            }
-        });
-        match failed.into_inner() {
-            Ok(Some(e)) => Err(e),
-            _ => Ok(()),
-        }
-    }
-
-    /// Columns of a group of strips.
-    fn group(&self) -> usize {
-        let nr = self.job.kernel.nr;
-        // A flat product fetches the next group while it computes this one: a line of every row takes one tile.
-        let own = if self.kc >= 256 { self.kc / UNROLL } else { GROUP };
-        let group = if let Source::Own = self.b { own.min(GROUP) } else { GROUP };
-        (group / nr).max(1) * nr
-    }
-
-    /// Row stride of sums in scratch: those that need several blocks of k are kept for all columns, else for one group.
-    fn ld(&self, cols: &Range<usize>) -> usize {
-        if self.blocks > 1 { cols.len().next_multiple_of(self.job.kernel.nr) } else { self.group() }
-    }
-
-    /// Bytes of a task's own work memory: of A, of B, of sums.
-    fn work(&self, rows: &Range<usize>, cols: &Range<usize>) -> [usize; 3] {
-        let (kn, unit) = (self.job.kernel, size_of::<U>());
-        let ragged = !cols.len().is_multiple_of(kn.lanes);
-        [
-            if let Source::Own = self.a { rows.len().next_multiple_of(kn.mr) * self.kc * unit } else { 0 },
-            match self.b {
-                Source::Own => self.group() * self.kc * unit,
-                Source::Place { .. } if ragged => kn.nr * self.kc * unit,
-                _ => 0,
-            },
-            if self.direct.is_none() { rows.len() * self.ld(cols) * size_of::<T>() } else { 0 },
-        ]
-    }
-
-    /// One rectangle of C.
-    unsafe fn task(&self, rows: Range<usize>, cols: Range<usize>) -> Result<(), OutOfMemory> {
-        let job = self.job;
-        let kn = job.kernel;
-        let (mr, nr, unit) = (kn.mr, kn.nr, size_of::<U>());
-        let m = rows.len();
-        let group = self.group();
-        let panels = m.div_ceil(mr);
-        let in_scratch = self.direct.is_none();
-        let ld = self.ld(&cols);
-        let bytes = self.work(&rows, &cols);
-        scratch(bytes, |[pa, pb, ps]| {
-            let (pa, pb, ps) = (pa.cast::<U>(), pb.cast::<U>(), ps.cast::<T>());
-            for blk in 0..self.blocks {
-                let (k0, len, elements) = self.block(blk);
-                let (a, a_r, a_k) = match self.a {
-                    Source::Place { p, lane, k } => {
-                        (p.wrapping_offset(rows.start as isize * lane + k0 as isize * k), lane, k)
-                    }
-                    Source::Shared(p) => {
-                        let at = blk * self.kc * job.m.next_multiple_of(mr) + rows.start * len;
-                        (p.wrapping_add(at).cast_const(), 1, mr as isize)
-                    }
-                    Source::Ready(packed) => (packed.at(0, k0, rows.start, len), 1, mr as isize),
-                    Source::Own => {
-                        // SAFETY: the buffer holds the rows' panels.
-                        unsafe { job.a.pack(self.batch, rows.start, m, k0 * U::K, elements, mr, pa) };
-                        (pa.cast_const(), 1, mr as isize)
-                    }
-                };
-                let packed = !matches!(self.a, Source::Place { .. });
-                let complete = self.last && blk + 1 == self.blocks;
-                for g in cols.clone().step_by(group) {
-                    let gc = group.min(cols.end - g);
-                    let (c, ldc) = match self.direct {
-                        Some((p, ld)) => (p.at::<T>(rows.start as isize * ld + (self.jc + g) as isize), ld),
-                        None => (ps.wrapping_add(if self.blocks > 1 { g - cols.start } else { 0 }), ld as isize),
-                    };
-                    if in_scratch && self.acc && blk == 0 {
-                        // SAFETY: the block lies within C and the scratch.
-                        unsafe { job.finish.preload(c, ld, self.batch, rows.start, m, self.jc + g, gc) };
-                    }
-                    if let Source::Own = self.b {
-                        // SAFETY: the buffer holds the group's panels.
-                        unsafe { job.b.pack(self.batch, self.jc + g, gc, k0 * U::K, elements, nr, pb) };
-                    }
-                    let strip_bytes = len * nr * unit;
-                    let coming = match (&self.b, job.b.lines(self.batch)) {
-                        (Source::Own, Some((p, lane, k, size))) => {
-                            let same = g + group < cols.end;
-                            let (l, k1) = if same { (g + group, k0) } else { (cols.start, k0 + self.kc) };
-                            let at = (self.jc + l) as isize * lane + (k1 * U::K) as isize * k;
-                            Some(Ahead::matrix(p.wrapping_offset(at), lane, k, size, gc, len * U::K))
-                        }
-                        _ => None,
-                    };
-                    for j in (0..gc).step_by(nr) {
-                        let w = nr.min(gc - j);
-                        let (b, b_k) = match self.b {
-                            Source::Place { p, k, .. } if w % kn.lanes == 0 => {
-                                (p.wrapping_offset((self.jc + g + j) as isize + k0 as isize * k), k)
-                            }
-                            Source::Place { .. } => {
-                                // The last columns, which no whole vector covers.
-                                // SAFETY: the buffer holds one panel.
-                                unsafe { job.b.pack(self.batch, self.jc + g + j, w, k0 * U::K, elements, nr, pb) };
-                                (pb.cast_const(), nr as isize)
-                            }
-                            Source::Shared(p) => {
-                                let at = blk * self.kc * self.nc.next_multiple_of(nr) + (g + j) * len;
-                                (p.wrapping_add(at).cast_const(), nr as isize)
-                            }
-                            Source::Ready(packed) => (packed.at(0, k0, self.jc + g + j, len), nr as isize),
-                            Source::Own => (pb.wrapping_add(j * len).cast_const(), nr as isize),
-                        };
-                        let acc = self.acc || blk > 0;
-                        let strip = Strip { a, a_r, a_k, packed, b, b_k, len, w, padded: in_scratch, acc };
-                        // SAFETY: all panels of the strip lie in packed blocks (or the operands),
-                        // and its rows in C (or the padded scratch).
-                        unsafe {
-                            match &coming {
-                                Some(x) => strip_rows(kn, &strip, m, c.wrapping_add(j), ldc, x, j / nr * panels),
-                                None => {
-                                    // The next strip of packed B lies behind this one.
-                                    let x = Ahead::line(b.cast::<u8>().wrapping_add(strip_bytes), strip_bytes, len);
-                                    strip_rows(kn, &strip, m, c.wrapping_add(j), ldc, &x, 0)
-                                }
-                            }
-                        };
-                    }
-                    if complete && (in_scratch || job.finish.epilogue.is_some()) {
-                        let (r0, c0) = (rows.start, self.jc + g);
-                        // SAFETY: the block is complete.
-                        unsafe { job.finish.tile(c, ldc, in_scratch, self.batch, r0, m, c0, gc) };
-                    }
-                }
-            }
-        })
-    }
-}
-
-/// Packing tasks: B or A, its buffer, its lanes, panel width; block of k, first lane, lanes.
-type PackTask<U> = (bool, *mut U, usize, usize, usize, usize, usize);
-struct List<U>(Vec<PackTask<U>>);
-// SAFETY: addresses of disjoint parts of a buffer.
-unsafe impl<U> Sync for List<U> {}
-impl<U> List<U> {
-    fn get(&self, n: usize) -> PackTask<U> {
-        self.0[n]
-    }
 }

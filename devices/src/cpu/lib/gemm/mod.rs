@@ -9,11 +9,15 @@ mod finish;
 pub(crate) mod kernel;
 pub(crate) mod pack;
 #[cfg(target_arch = "x86_64")]
+mod pack_512;
+#[cfg(target_arch = "x86_64")]
 mod pack_x86;
+mod pass;
 mod plan;
 mod scratch;
 mod small;
 mod strip;
+mod team;
 #[cfg(test)]
 mod tests;
 mod whole;

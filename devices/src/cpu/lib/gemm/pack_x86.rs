@@ -7,7 +7,9 @@
 
 use super::kernel::Pair;
 use super::pack::{Matrix, pack_plain};
+use super::pack_512;
 use crate::cpu::lib::elem::Elem;
+use crate::cpu::lib::isa::{self, Isa};
 use crate::cpu::lib::simd::{Load8, LoadBf16, LoadF16, LoadF32, transpose8};
 use std::arch::x86_64::*;
 
@@ -25,7 +27,7 @@ pub(super) unsafe fn pack(s: &Matrix, lanes: usize, kc: usize, width: usize, dst
         if per_unit == 2 {
             if s.k == size {
                 // A pair of neighbours is one 32-bit word: move words.
-                if !along_k::<LoadF32>(s, lanes, kc / 2, kc.div_ceil(2), width, dst) {
+                if !words_along_k(s, lanes, kc / 2, kc.div_ceil(2), width, dst) {
                     return false;
                 }
                 if kc % 2 == 1 {
@@ -41,7 +43,7 @@ pub(super) unsafe fn pack(s: &Matrix, lanes: usize, kc: usize, width: usize, dst
         }
         if s.k == size {
             return match s.elem {
-                Elem::F32 => along_k::<LoadF32>(s, lanes, kc, kc, width, dst),
+                Elem::F32 => words_along_k(s, lanes, kc, kc, width, dst),
                 Elem::BF16 => along_k::<LoadBf16>(s, lanes, kc, kc, width, dst),
                 Elem::F16 => along_k::<LoadF16>(s, lanes, kc, kc, width, dst),
                 _ => false,
@@ -66,6 +68,10 @@ pub(super) unsafe fn rows(elem: Elem, rows: &[*const u8], k: usize, width: usize
     // SAFETY: the caller's contract.
     unsafe {
         match elem {
+            Elem::F32 if isa::current() >= Isa::Avx512 && pack_512::fits(k, width) => {
+                pack_512::panel(rows, k, width, dst);
+                true
+            }
             Elem::F32 => panel_rows::<LoadF32>(rows, k, width, dst),
             Elem::BF16 => panel_rows::<LoadBf16>(rows, k, width, dst),
             Elem::F16 => panel_rows::<LoadF16>(rows, k, width, dst),
@@ -100,6 +106,19 @@ unsafe fn store<const N: usize>(p: *mut f32, v: __m256) {
                 }
             }
         }
+    }
+}
+
+/// [`along_k`] of 4-byte units with the widest vectors there are.
+#[inline(always)]
+unsafe fn words_along_k(s: &Matrix, lanes: usize, k: usize, units: usize, width: usize, dst: *mut f32) -> bool {
+    // SAFETY: the caller's contract; the instruction set is checked.
+    unsafe {
+        if isa::current() >= Isa::Avx512 && pack_512::fits(k, width) {
+            pack_512::along_k(s.p, s.lane, lanes, k, units, width, dst);
+            return true;
+        }
+        along_k::<LoadF32>(s, lanes, k, units, width, dst)
     }
 }
 

@@ -378,3 +378,72 @@ fn every_form_of_the_driver_with_one_thread_and_with_all() {
         }
     });
 }
+
+/// Rows divided among a team, with B packed for the call and with B kept: the bits of one thread, and the third call with
+/// a kept operand reads it packed.
+#[test]
+fn teams_change_nothing() {
+    use crate::Buffer;
+    use crate::cpu::pool;
+    use crate::memory::MemoryPool;
+    use Elem::*;
+    use std::sync::Arc;
+    let all = pool::num_threads().max(2);
+    at_levels(&[Isa::Portable, Isa::Avx2, Isa::Avx512Bf16], || {
+        for &(m, n, k, at, out, epilogue) in &[
+            (256, 256, 256, false, F32, false),
+            (250, 33, 1024, false, F32, true), // several blocks of k, a ragged strip
+            (130, 301, 1300, true, BF16, true),
+            (1030, 70, 515, false, BF16, false), // blocks of rows before the homes
+            (700, 64, 3, false, F32, true),
+        ] {
+            for elem in [F32, BF16] {
+                let mut rng = Lcg((m * n + k) as u64);
+                let mut fill = |len: usize| write_all(elem, &(0..len).map(|_| rng.small()).collect::<Vec<f64>>());
+                let (a, b) = (fill(m * k), fill(n * k));
+                let pool = MemoryPool::new(None);
+                let block = pool.alloc(b.len()).unwrap();
+                // SAFETY: the block is as large as B.
+                unsafe { std::ptr::copy_nonoverlapping(b.as_ptr(), block.as_ptr(), b.len()) };
+                let (buffer, user) = (Buffer::new(block), Arc::new(()));
+                let epi = |t: &Tile| {
+                    for r in 0..t.rows {
+                        for c in 0..t.cols {
+                            // SAFETY: the tile covers rows × cols sums.
+                            unsafe {
+                                *t.ptr.cast::<f32>().offset(r as isize * t.ld + c as isize) += (t.col0 + c) as f32
+                            };
+                        }
+                    }
+                };
+                let run = |threads: usize, keep: Option<u64>| {
+                    pool::set_num_threads(threads);
+                    let mut c = write_all(out, &vec![0.5; m * n]);
+                    let keep = keep.map(|run| crate::kept::Keep { buffer: &buffer, pool: &pool, user: &user, run });
+                    let (row, col) = if at { (1, m as isize) } else { (k as isize, 1) };
+                    let g = Gemm {
+                        m,
+                        n,
+                        k,
+                        batch: &[],
+                        a: Operand { ptr: a.as_ptr(), elem, row, col, keep: None },
+                        b: Operand { ptr: buffer.ptr(), elem, row: 1, col: k as isize, keep },
+                        c: Some(Output { ptr: c.as_mut_ptr(), elem: out, ld: n as isize }),
+                        accumulate: epilogue,
+                        epilogue: epilogue.then_some(&epi),
+                    };
+                    // SAFETY: the buffers above cover the operands.
+                    unsafe { gemm(&g).unwrap() };
+                    pool::set_num_threads(all);
+                    c
+                };
+                let one = run(1, None);
+                assert!(run(all, None) == one, "{m}x{n}x{k} {elem:?}");
+                for call in 1..4 {
+                    assert!(run(all, Some(call)) == one, "{m}x{n}x{k} {elem:?}, call {call} of kept B");
+                }
+                assert!(pool.stats().packed > 0, "{m}x{n}x{k} {elem:?}: B is not kept");
+            }
+        }
+    });
+}

@@ -40,6 +40,11 @@ impl<U> Copy for Packed<U> {}
 unsafe impl<U> Sync for Packed<U> {}
 
 impl<U> Packed<U> {
+    /// Of an operand that is not there: for planning.
+    pub(super) fn nowhere() -> Packed<U> {
+        Packed { p: std::ptr::null(), one: 0, wide: 0 }
+    }
+
     /// The panels of a product from `lane` on (the first of a panel) in the block of `len` units from `k0` on.
     pub(crate) fn at(&self, product: usize, k0: usize, lane: usize, len: usize) -> *const U {
         self.p.wrapping_add(product * self.one + k0 * self.wide + lane * len)
