@@ -60,7 +60,8 @@ struct Classes {
 
 impl Classes {
     fn new(graph: &Graph, order: &[InstId]) -> Self {
-        let mut c = Classes { parent: vec![], size: vec![], factors: vec![], whole: vec![], kept: vec![], base: vec![] };
+        let mut c =
+            Classes { parent: vec![], size: vec![], factors: vec![], whole: vec![], kept: vec![], base: vec![] };
         for v in 0..graph.n_values() {
             c.base.push(c.parent.len() as Class);
             for &n in &graph.ty(Value(v as u32)).dims {
