@@ -275,7 +275,7 @@ fn stats(insts: usize, graph: &Graph, program: &Program, memory: MemoryAnalysis)
                     s.cost.bytes += total(&call.inputs[1..]);
                 }
             }
-            Thunk::Copy { from, to } => {
+            Thunk::Copy { from, to, .. } => {
                 s.copies += 1;
                 s.cost.bytes += bytes(from) + bytes(to);
             }

@@ -6,10 +6,13 @@ use crate::ir::{Attrs, DType, Dims, Graph, OpKind, TensorType};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
+mod copies;
 pub mod depend;
 pub(crate) mod emit;
 pub mod reference;
 mod waves;
+
+pub use copies::CopyRule;
 
 /// Where a tensor lives while the program runs. Offsets are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -69,6 +72,8 @@ pub struct KernelCall {
     pub outputs: Vec<View>,
     /// Which runtime scalars (index into the program's scalars) the kernel's scalar parameters are, in order.
     pub scalars: Vec<u32>,
+    /// Outputs that are copies, by number, and why they are there: for dumps.
+    pub copied: Vec<(u32, CopyRule)>,
 }
 
 /// One step of a program.
@@ -112,7 +117,7 @@ pub enum Thunk {
     /// many small parameters). No output of one overlaps anything of another.
     Group(Vec<KernelCall>),
     /// Copies (with conversion if the element types differ) between equal sizes.
-    Copy { from: View, to: View },
+    Copy { from: View, to: View, rule: CopyRule },
 }
 
 /// A generated kernel: the fusion it computes. Structurally equal bodies are stored once.
@@ -122,30 +127,6 @@ pub struct KernelSpec {
     /// The body with its kind; the device lowers it through [`crate::kernel`].
     pub kind: crate::ir::FusionKind,
     pub body: Arc<Graph>,
-}
-
-/// What puts a [`Thunk::Copy`] into a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum CopyRule {
-    /// The result is a parameter or a constant of the graph.
-    GivenResult,
-    /// The value is another result already.
-    SharedResult,
-    /// The result is a part of a larger storage, or its elements are stored in another order.
-    PartialResult,
-    /// An op that works in place would overwrite an operand that somebody still needs.
-    InPlace,
-}
-
-impl std::fmt::Display for CopyRule {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            CopyRule::GivenResult => "the result is a parameter or a constant",
-            CopyRule::SharedResult => "the value is another result already",
-            CopyRule::PartialResult => "the result is a part of a larger storage or stored in another order",
-            CopyRule::InPlace => "the op works in place and its operand is needed later, or is no memory of its own",
-        })
-    }
 }
 
 /// A result of a program.
@@ -170,8 +151,6 @@ pub struct Program {
     pub constants: Vec<u8>,
     pub kernels: Vec<KernelSpec>,
     pub thunks: Vec<Thunk>,
-    /// Why each of the [`Thunk::Copy`]s is there, in their order: for dumps.
-    pub copy_rules: Vec<CopyRule>,
     /// Recorded op of each thunk (an index the recorder understands), for errors and profiles.
     pub locs: Vec<u32>,
 }

@@ -4,8 +4,10 @@ mod models;
 
 use models::{F, Gpt, Step, clipped, gated_mlp, gpt, gpt_forward, math_attention, mlp};
 use rsx_compiler::interp::{Num, Tensor, eval};
-use rsx_compiler::ir::{Builder, DType, FusionKind, Graph, ParamKind, ReduceKind, TensorType, Value};
-use rsx_compiler::program::{Program, Thunk, reference};
+use rsx_compiler::ir::{
+    Builder, Class, DType, FusionKind, Graph, OpKind, ParamKind, ReduceKind, ScatterKind, TensorType, Value,
+};
+use rsx_compiler::program::{CopyRule, Program, Thunk, reference};
 use rsx_compiler::{CompileOptions, Compiled, compile, dump};
 
 fn compiled(graph: &Graph) -> Compiled {
@@ -259,17 +261,71 @@ fn operands_do_not_wait_for_a_common_kernel() {
     assert!(c.memory_analysis().temp_bytes < 4 * layer, "{:?}", c.memory_analysis());
 }
 
+/// Outputs of generated kernels that are copies, as the program says; panics where a kernel that does nothing but move and
+/// convert elements of memory says it of fewer outputs than it has.
+fn copied(p: &Program) -> Vec<CopyRule> {
+    let mut rules = Vec::new();
+    let calls = p.thunks.iter().flat_map(|t| match t {
+        Thunk::Kernel(call) => std::slice::from_ref(call),
+        Thunk::Group(calls) => calls,
+        Thunk::Library { epilogue, .. } => epilogue.as_slice(),
+        Thunk::Copy { .. } => &[],
+    });
+    for call in calls {
+        let body = &p.kernels[call.kernel as usize].body;
+        let moves = |k: OpKind| matches!(k.class(), Class::Leaf | Class::Movement) || k == OpKind::Convert;
+        let only_moves = !call.inputs.is_empty() && body.insts.iter().all(|i| moves(i.kind));
+        let all = call.copied.len() == call.outputs.len();
+        assert!(!only_moves || all, "{body}\n{:?}", call.copied);
+        rules.extend(call.copied.iter().map(|c| c.1));
+    }
+    rules
+}
+
 #[test]
 fn every_copy_says_why() {
     let g = graph("copies", |s| {
         let (x, i) = (s.input(F, &[8, 4]).1, s.input(DType::I64, &[2]).1);
         let u = s.input(F, &[2, 4]).1;
-        let y = s.b.scatter(rsx_compiler::ir::ScatterKind::Add, x, &[0], &[i], u);
+        let y = s.b.scatter(ScatterKind::Add, x, &[0], &[i], u);
         vec![y, y, x]
     });
     let text = dump::program_text(&check_values(&g, 8).program);
-    for rule in ["works in place", "another result already", "a parameter or a constant"] {
-        assert!(text.lines().any(|l| l.contains("copy(") && l.contains(rule)), "no `{rule}` in\n{text}");
+    for rule in [CopyRule::InPlace, CopyRule::SharedResult, CopyRule::GivenResult] {
+        let rule = rule.to_string();
+        assert!(text.lines().any(|l| l.contains("copy(") && l.contains(&rule)), "no `{rule}` in\n{text}");
+    }
+}
+
+#[test]
+fn every_copying_kernel_says_why() {
+    let g = graph("moved", |s| {
+        let (x, y) = (s.input(F, &[4, 6, 8]).1, s.input(F, &[4, 6, 8]).1);
+        let (w, half) = (s.input(F, &[24, 10]).1, s.input(DType::BF16, &[48, 10]).1);
+        let both = s.b.concatenate(&[x, y], 1);
+        let sums = [&[0, 1][..], &[1, 2]].map(|d| s.b.reduce(ReduceKind::Max, both, d));
+        let turned = s.b.transpose(x, [2, 1, 0]);
+        let rows = s.b.reshape(turned, [8, 24]);
+        let a = s.b.matmul(rows, w);
+        let cast = s.b.convert(y, DType::BF16);
+        let cast = s.b.reshape(cast, [4, 48]);
+        let b = s.b.matmul(cast, half);
+        let zero = s.b.scalar(F, 0.0);
+        let padded = s.b.pad(y, zero, &[0, 1, 0], &[0, 1, 0], &[0, 0, 0]);
+        let mut results = vec![a, b, padded];
+        results.extend(sums);
+        results
+    });
+    let rules = copied(&check_values(&g, 2).program);
+    for rule in [CopyRule::Result, CopyRule::Strides, CopyRule::Type, CopyRule::Apart] {
+        assert!(rules.contains(&rule), "no {rule:?} among {rules:?}");
+    }
+    let z = Gpt { layers: 2, batch: 2, time: 8, width: 16, heads: 2, vocab: 11 };
+    let programs = [gpt(z), gpt_forward(z), mlp(2, 4, 8), gated_mlp(8, 16, 24), math_attention(2, 3, 8, 4)];
+    for g in programs {
+        copied(&compiled(&g).program);
+        let options = CompileOptions { passes: vec!["-fusion".to_owned()], ..CompileOptions::default() };
+        copied(&compile(g, &options).unwrap_or_else(|e| panic!("{e}")).program);
     }
 }
 

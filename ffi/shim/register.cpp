@@ -29,12 +29,13 @@ bool returns_view(const c10::FunctionSchema& schema) {
   return false;
 }
 
-// Composites that must not run: they end in a stub that throws, or cost many nodes for one.
+// Composites that must not run: they end in a stub that throws, cost many nodes for one, or round to a narrow type after
+// each of their steps (silu's and mish's gradients, which have an autograd formula of their own besides).
 bool overridden(const std::string& name) {
   static const std::unordered_set<std::string> names = {
       "aten::convolution", "aten::convolution_backward", "aten::native_layer_norm", "aten::native_group_norm",
       "aten::embedding", "aten::zero_", "aten::fill_.Scalar", "aten::masked_fill_.Scalar", "aten::mul.Scalar",
-      "aten::mul_.Scalar", "aten::linear_backward"};
+      "aten::mul_.Scalar", "aten::linear_backward", "aten::silu_backward", "aten::mish_backward"};
   return names.count(name) || name.compare(0, 14, "aten::_foreach") == 0;
 }
 
@@ -43,10 +44,10 @@ bool overridden(const std::string& name) {
 // metadata that the default kernels get right, and their copies are a view and a clone.
 bool wants_kernel(const c10::OperatorHandle& op, const std::string& name) {
   const auto has = [&](c10::DispatchKey k) { return op.hasKernelForDispatchKey(k); };
+  if (overridden(name)) return true;
   if (has(c10::DispatchKey::CompositeImplicitAutograd)) return false;
   if (op.hasTag(at::Tag::inplace_view) || returns_view(op.schema())) return false;
   if (op.hasTag(at::Tag::view_copy) && name.find("scatter") == std::string::npos) return false;
-  if (overridden(name)) return true;
   if (has(c10::DispatchKey::CompositeExplicitAutograd)) return false;
   return has(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) || has(c10::DispatchKey::CPU) ||
          has(c10::DispatchKey::Meta);

@@ -1,6 +1,7 @@
 """rsx.guard, rsx.profile, the profiler's lane, programs in files."""
 
 import json
+import re
 
 import pytest
 import rsx
@@ -162,3 +163,58 @@ def test_damaged_programs_are_errors(tmp_path):
     path.write_bytes(b"PK nonsense")
     with pytest.raises(ValueError, match="not a program of rsx"):
         rsx.load(path)
+
+
+COPYING = """
+import torch, torch.nn as nn, torch.nn.functional as F
+d = "rsx"
+def train(net, *shape, steps=2, cast=False):
+    net = net.to(d)
+    opt = torch.optim.AdamW(net.parameters())
+    for _ in range(steps):
+        opt.zero_grad()
+        with torch.autocast(d, torch.bfloat16, enabled=cast):
+            out = net(torch.randn(*shape, device=d))
+        out = out[0] if isinstance(out, tuple) else out
+        out.float().square().mean().backward()
+        opt.step()
+train(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2, 6, 16)
+train(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2, 6, 16, cast=True)
+train(nn.LSTM(4, 8, 2, batch_first=True), 2, 5, 4)
+conv = lambda i, o, s=1: nn.Sequential(nn.Conv2d(i, o, 3, s, 1, bias=False), nn.BatchNorm2d(o), nn.ReLU())
+train(nn.Sequential(conv(3, 32), conv(32, 64, 2), nn.Flatten()), 2, 3, 16, 16)
+train(nn.Sequential(conv(3, 32), conv(32, 64, 2)).to(memory_format=torch.channels_last), 2, 3, 16, 16)
+x, y = torch.randn(6, 8, device=d), torch.randn(6, 8, device=d)
+ids = torch.tensor([1, 2], device=d)
+for _ in range(2):
+    both = torch.cat([x, y.flip(1)], 1)
+    wide = F.pad(both, (1, 2, 0, 1))
+    parts = both.t().reshape(8, 12).cumsum(1), both.view(6, 4, 4).transpose(0, 1).contiguous(), both[1:3].clone()
+    x[:, 2:5] += 1
+    x.t()[1].copy_(y[0, :6])
+    x.index_add_(0, ids, y[:2])
+    kept = x.clone()
+    x, y = y, x
+    again, half = kept.clone(), kept.to(torch.bfloat16)
+    torch.rsx.synchronize()
+"""
+
+
+def test_every_copy_in_a_dump_says_why(tmp_path):
+    run = python(COPYING, RSX_TIER="compiled", RSX_DUMP_TO=str(tmp_path), RSX_CACHE_DIR="")
+    assert run.returncode == 0, run.stderr
+    moves = {"parameter", "constant", "iota", "reshape", "transpose", "broadcast_in_dim", "slice", "pad", "concatenate", "reverse", "convert"}
+    thunks, kernels = 0, 0
+    for path in tmp_path.glob("*.program.txt"):
+        head, *bodies = re.split(r"^kernel \d+ ", path.read_text(), flags=re.M)
+        ops = {b.split()[0]: set(re.findall(r"^ *%\S+ = (\w+)", b, flags=re.M)) for b in bodies}
+        reads = {b.split()[0]: re.search(r"tensor<\d", b.split("func", 1)[1].split("{", 1)[0]) for b in bodies}
+        for line in head.splitlines():
+            call = re.match(r"(?:thunk \d+: | +)(\w+)\(", line)
+            if call and call[1] == "copy":
+                assert " // " in line, f"{path}: {line}"
+                thunks += 1
+            elif call and call[1] in ops and ops[call[1]] <= moves and reads[call[1]]:
+                assert "is a copy: " in line, f"{path}: {line}"
+                kernels += 1
+    assert thunks >= 3 and kernels >= 10, (thunks, kernels)

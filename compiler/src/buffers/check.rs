@@ -131,7 +131,7 @@ fn accesses(thunk: &Thunk) -> Vec<Access<'_>> {
             let (reads, apart) = if in_place { (inputs.clone(), vec![]) } else { (extra, inputs.clone()) };
             vec![Access { reads, apart, writes: outputs.clone(), call: epilogue.as_ref(), in_place }]
         }
-        Thunk::Copy { from, to } => {
+        Thunk::Copy { from, to, .. } => {
             vec![Access {
                 reads: vec![],
                 apart: vec![from.clone()],

@@ -13,7 +13,7 @@ mod work;
 
 use crate::ir::{DType, Dims, Graph, InstId, TensorType, TypeError, Value};
 use crate::program::{Place, Program};
-pub(crate) use bind::same_index_params;
+pub(crate) use bind::{is_alias, same_index_params};
 pub(crate) use stored::{stored, stores_in_any_order};
 pub(crate) use work::Work;
 

@@ -86,7 +86,12 @@ fn call_text(program: &Program, call: &KernelCall) -> String {
     let name = program.kernels.get(call.kernel as usize).map_or("?", |k| k.name.as_str());
     let scalars = list(call.scalars.iter().map(|s| format!("scalar{s}")));
     let comma = if scalars.is_empty() || call.inputs.is_empty() { "" } else { ", " };
-    format!("{name}({}{comma}{scalars}) -> {}", views(&call.inputs), views(&call.outputs))
+    format!("{name}({}{comma}{scalars}) -> {}{}", views(&call.inputs), views(&call.outputs), copied_text(call))
+}
+
+/// Which outputs of a kernel are copies, and why.
+fn copied_text(call: &KernelCall) -> String {
+    call.copied.iter().map(|(n, rule)| format!(" // output {n} is a copy: {rule}")).collect()
 }
 
 /// A program, one line per thunk, kernels below.
@@ -105,7 +110,6 @@ pub fn program_text(program: &Program) -> String {
         let alias = r.alias.map_or(String::new(), |p| format!(" in param{p}"));
         let _ = writeln!(out, "result {n}: {}{alias}", r.ty);
     }
-    let mut rules = program.copy_rules.iter();
     for (t, thunk) in program.thunks.iter().enumerate() {
         let line = match thunk {
             Thunk::Kernel(call) => call_text(program, call),
@@ -115,12 +119,10 @@ pub fn program_text(program: &Program) -> String {
                     format!(" then {name}({})", views(&call.inputs[1..]))
                 });
                 let with = work.as_ref().map_or(String::new(), |w| format!(" // work {}", view_text(w)));
-                format!("{op}({}){then} -> {}{with}", views(inputs), views(outputs))
+                let copied = epilogue.as_ref().map_or(String::new(), copied_text);
+                format!("{op}({}){then} -> {}{with}{copied}", views(inputs), views(outputs))
             }
-            Thunk::Copy { from, to } => {
-                let why = rules.next().map_or(String::new(), |r| format!(" // {r}"));
-                format!("copy({}) -> {}{why}", view_text(from), view_text(to))
-            }
+            Thunk::Copy { from, to, rule } => format!("copy({}) -> {} // {rule}", view_text(from), view_text(to)),
             Thunk::Group(calls) => {
                 let calls: Vec<String> = calls.iter().map(|c| format!("    {}", call_text(program, c))).collect();
                 format!("group of {}\n{}", calls.len(), calls.join("\n"))

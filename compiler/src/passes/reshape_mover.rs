@@ -9,7 +9,7 @@
 //! ```
 //! Every reshape says how dimensions of one value are products of dimensions of another. Dimensions through which an
 //! index passes unchanged are one *class* (union-find over [`relations`]); a class that some reshape splits is split
-//! everywhere, and dimensions of size 1 are dropped everywhere. Afterwards all that is left of most reshapes is nothing;
+//! everywhere, and dimensions of size 1 are dropped everywhere but where a convolution's result has them ([`Classes::keep`]). Afterwards all that is left of most reshapes is nothing;
 //! the rest stand next to ops that take dimensions as recorded, where they rename memory and move nothing. Joining the
 //! pieces that nobody tells apart is left to the kernels, one by one (`fusion::collapse`).
 //!
@@ -52,13 +52,16 @@ struct Classes {
     factors: Vec<Option<SmallVec<[Class; 4]>>>,
     /// An op needs it whole.
     whole: Vec<bool>,
+    /// Of size 1 and not dropped (by root).
+    kept: Vec<bool>,
     /// Class of dimension 0 of every value; the others follow.
     base: Vec<Class>,
 }
 
 impl Classes {
     fn new(graph: &Graph, order: &[InstId]) -> Self {
-        let mut c = Classes { parent: vec![], size: vec![], factors: vec![], whole: vec![], base: vec![] };
+        let mut c =
+            Classes { parent: vec![], size: vec![], factors: vec![], whole: vec![], kept: vec![], base: vec![] };
         for v in 0..graph.n_values() {
             c.base.push(c.parent.len() as Class);
             for &n in &graph.ty(Value(v as u32)).dims {
@@ -91,7 +94,35 @@ impl Classes {
                 }
             }
         }
+        c.keep(graph, order);
         c
+    }
+
+    /// Keeps dimensions of size 1 of convolutions' results (a batch of one, one feature): a convolution is emitted as
+    /// recorded, and across a reshape that drops a dimension no op on its result could be its epilogue. Not where a
+    /// reduction reads the values without such a dimension (as `simplify` has it if it is reduced): of a batch of one,
+    /// statistics over whole rows and what is made of them share a kernel, which is worth more.
+    fn keep(&mut self, graph: &Graph, order: &[InstId]) {
+        self.kept = vec![false; self.parent.len()];
+        let ones = |v: Value| (0..graph.ty(v).rank()).filter(move |&i| graph.ty(v).dims[i] == 1);
+        for inst in order.iter().map(|&id| graph.inst(id)).filter(|i| i.kind == OpKind::Convolution) {
+            for i in ones(inst.result()) {
+                let k = self.of((inst.result(), i));
+                let k = self.find(k);
+                self.kept[k as usize] = true;
+            }
+        }
+        for inst in order.iter().map(|&id| graph.inst(id)) {
+            if inst.kind != OpKind::Reduce || graph.def_inst(inst.operands[0]).kind != OpKind::Reshape {
+                continue;
+            }
+            let (without, with) = (inst.operands[0], graph.def_inst(inst.operands[0]).operands[0]);
+            for i in ones(with).filter(|_| ones(with).count() > ones(without).count()) {
+                let k = self.of((with, i));
+                let k = self.find(k);
+                self.kept[k as usize] = false;
+            }
+        }
     }
 
     fn fresh(&mut self, size: i64) -> Class {
@@ -246,8 +277,9 @@ impl Classes {
                 let mut g = Grouping::default();
                 for i in 0..ty.rank() {
                     let start = g.dims.len();
-                    if ty.dims[i] != 1 {
-                        let k = self.of((Value(v), i));
+                    let k = self.of((Value(v), i));
+                    let k = self.find(k);
+                    if ty.dims[i] != 1 || self.kept[k as usize] {
                         self.pieces(k, &mut g.dims);
                     }
                     g.ranges.push(start..g.dims.len());

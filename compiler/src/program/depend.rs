@@ -62,7 +62,7 @@ impl BufferUse {
         match thunk {
             Thunk::Kernel(c) => call(c),
             Thunk::Group(calls) => calls.iter().for_each(call),
-            Thunk::Copy { from, to } => note(std::slice::from_ref(from), std::slice::from_ref(to)),
+            Thunk::Copy { from, to, .. } => note(std::slice::from_ref(from), std::slice::from_ref(to)),
             Thunk::Library { inputs, outputs, epilogue, work, .. } => {
                 note(inputs, outputs);
                 note(&[], work.as_slice());

@@ -1,4 +1,5 @@
 //! From a fused graph and its buffer plan to a program.
+use super::copies::copied;
 use super::{CopyRule, KernelCall, KernelSpec, Place, Program, ResultSpec, Thunk, View};
 use crate::buffers::{Binding, Plan, ResultPlan, Time};
 use crate::ir::{
@@ -46,6 +47,7 @@ fn thunks(graph: &Graph, plan: &Plan) -> Result<(Program, Vec<Time>), TypeError>
     let mut e = Emitter {
         graph,
         plan,
+        users: graph.users(),
         kernels: AHashMap::new(),
         program: Program {
             name: graph.name.clone(),
@@ -57,7 +59,6 @@ fn thunks(graph: &Graph, plan: &Plan) -> Result<(Program, Vec<Time>), TypeError>
             kernels: Vec::new(),
             thunks: Vec::new(),
             locs: Vec::new(),
-            copy_rules: Vec::new(),
         },
     };
     let mut time = Vec::new();
@@ -92,6 +93,7 @@ fn thunks(graph: &Graph, plan: &Plan) -> Result<(Program, Vec<Time>), TypeError>
 struct Emitter<'e> {
     graph: &'e Graph,
     plan: &'e Plan,
+    users: Vec<SmallVec<[InstId; 4]>>,
     kernels: AHashMap<(FusionKind, Arc<Graph>), u32>,
     program: Program,
 }
@@ -112,10 +114,7 @@ impl Emitter<'_> {
     }
 
     fn copy(&mut self, from: View, to: View, loc: u32, rule: CopyRule) {
-        if !to.dims.contains(&0) {
-            self.program.copy_rules.push(rule);
-        }
-        self.push(Thunk::Copy { from, to }, loc);
+        self.push(Thunk::Copy { from, to, rule }, loc);
     }
 
     /// `v` where it lives.
@@ -204,7 +203,11 @@ impl Emitter<'_> {
             }
         }
         let outputs = inst.results().map(|v| self.dense(v)).collect::<Result<_, _>>()?;
-        Ok(KernelCall { kernel: self.kernel(kind, body), inputs, outputs, scalars })
+        let copied = match &inst.attrs {
+            Attrs::Fusion { body, .. } => copied(self.graph, &self.users, inst, body),
+            _ => Vec::new(),
+        };
+        Ok(KernelCall { kernel: self.kernel(kind, body), inputs, outputs, scalars, copied })
     }
 
     /// A contraction whose result goes through the rest of `body` before it is stored.

@@ -104,7 +104,7 @@ impl Memory<'_> {
         match thunk {
             Thunk::Kernel(call) => self.kernel(call, None),
             Thunk::Group(calls) => calls.iter().try_for_each(|call| self.kernel(call, None)),
-            Thunk::Copy { from, to } => {
+            Thunk::Copy { from, to, .. } => {
                 if from.dims != to.dims || from.dtype != to.dtype {
                     return Err(format!("copy of {from:?} to {to:?}"));
                 }

@@ -165,7 +165,7 @@ impl CpuExecutable {
                     let epilogue = epilogue.as_ref().map(|c| Call::new(c, &program)).transpose()?;
                     Step::Library(call, epilogue)
                 }
-                Thunk::Copy { from, to } => {
+                Thunk::Copy { from, to, .. } => {
                     cost.library_calls += 1;
                     cost.bytes_moved += bytes(from) + bytes(to);
                     Step::Copy { from: Array::new(from), to: Array::new(to) }
