@@ -264,6 +264,8 @@ fn one_code_for_many_sizes() {
             generic::forget();
             let (shared, count) = run(name, kind, body, sizes, target);
             eprintln!("{name}: {count} kernels for {} sizes", sizes.len());
+            // Tiles of four lanes are full, unrolled or not at more of these small sizes.
+            let most = if target.level == Level::Portable { 2 * most } else { most };
             assert!(count <= most, "{name}: {count} kernels for {} sizes, {target:?}", sizes.len());
             // Code for exactly these sizes computes the same bits.
             for (n, want) in sizes.iter().zip(&shared).step_by(7) {

@@ -167,7 +167,7 @@ fn convolutions_keep_their_weights() {
         (DType::F32, 2, 64, 64, 7, 3, false),
         (DType::F32, 3, 16, 32, 17, 1, false),
         (DType::BF16, 2, 16, 32, 32, 3, false),
-        (DType::F64, 1, 8, 16, 12, 3, false),
+        (DType::F64, 2, 40, 16, 12, 3, false),
         (DType::F32, 3, 32, 64, 17, 1, true),
     ] {
         let p = Pair::new(convolution(dtype, n, ci, co, hw, k, last));
@@ -295,7 +295,10 @@ fn few_rows_keep_nothing() {
     for m in [1, 2, 8] {
         let p = Pair::new(linear(DType::F32, m, 512, 512));
         (0..4).for_each(|_| p.agree("few rows"));
-        assert_eq!(packed(&p.device), (0, 0), "{m} rows");
+        // (The portable level has no kernel of few rows.)
+        if isa::current() >= Isa::Avx2 {
+            assert_eq!(packed(&p.device), (0, 0), "{m} rows");
+        }
     }
 }
 
