@@ -106,6 +106,10 @@ fn convs() -> Vec<Conv> {
         conv("transposed", 1, (2, 3), &[4], &[WindowDim { base_dilation: 2, reversed: true, ..w(3, 1, 2) }], (1, 1)),
         conv("negative padding", 1, (2, 3), &[7], &[WindowDim { pad_lo: -1, pad_hi: -2, ..w(2, 1, 0) }], (1, 1)),
         conv("uneven padding", 1, (2, 3), &[5], &[WindowDim { pad_lo: 0, pad_hi: 3, ..w(3, 2, 0) }], (1, 1)),
+        // Enough features for Winograd's form, forward, as an input gradient and as a weight gradient (whose features are images).
+        conv("3x3 of many features", 2, (16, 20), &[6, 7], &[w(3, 1, 1), w(3, 1, 1)], (1, 1)),
+        conv("3x3 backwards", 2, (20, 16), &[6, 7], &[WindowDim { reversed: true, ..w(3, 1, 1) }; 2], (1, 1)),
+        conv("3x3 weight gradient", 16, (6, 20), &[6, 7], &[w(6, 1, 1), w(7, 1, 1)], (1, 1)),
         conv("empty batch", 0, (2, 3), &[5], &[w(3, 1, 1)], (1, 1)),
     ]
 }
@@ -148,7 +152,7 @@ fn heads(m: &mut Maker, dtype: DType, sizes: [i64; 6], bias: Option<&[i64]>) -> 
 
 pub(super) fn attention(kind: OpKind) -> Vec<Sample> {
     type Case = (&'static str, [i64; 6], Option<&'static [i64]>);
-    let cases: [Case; 7] = [
+    let cases: [Case; 9] = [
         ("square", [2, 3, 5, 5, 4, 4], None),
         ("more keys", [1, 2, 3, 7, 4, 6], None),
         ("more queries", [1, 2, 7, 3, 4, 4], None),
@@ -156,6 +160,9 @@ pub(super) fn attention(kind: OpKind) -> Vec<Sample> {
         ("broadcast bias", [2, 2, 5, 4, 3, 3], Some(&[5, 4])),
         ("bias per key", [2, 2, 5, 4, 3, 3], Some(&[2, 1, 1, 4])),
         ("no queries", [1, 2, 0, 3, 4, 4], None),
+        // Several vectors of queries and blocks of keys, neither full.
+        ("long", [1, 2, 37, 70, 20, 12], None),
+        ("long with bias", [1, 2, 37, 70, 12, 20], Some(&[37, 70])),
     ];
     let mut out = Vec::new();
     for (dtype, causal) in [DType::F32, DType::F64, DType::BF16].into_iter().flat_map(|d| [(d, false), (d, true)]) {
