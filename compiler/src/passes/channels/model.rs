@@ -16,6 +16,8 @@ const GATHER_PLANES: f64 = 0.8;
 /// outputs, in channels first, which are turned, and in channels last.
 const TRANSFORM_FIRST: f64 = 110.0;
 const TRANSFORM_LAST: f64 = 75.0;
+/// The same for the weights of two features, once for all tiles; a gradient has none.
+const TRANSFORM_WEIGHTS: f64 = 320.0;
 /// Fewest features of either side.
 const TRANSFORM_FEATURES: i64 = 12;
 /// Copies between the orders move bytes at this share of the streaming rate.
@@ -105,7 +107,9 @@ impl Conv {
     /// Share of the peak (of a direct sum's multiply-adds; more than one) by Winograd's form, if that is worth it.
     fn winograd(&self, transform: f64) -> Option<f64> {
         let (i, o) = (self.features as f64, self.uses);
-        let domain = 16.0 * i * o / PRODUCT + transform * (i + o);
+        let tiles = self.flops / (72.0 * i * o * self.groups as f64);
+        let weights = if self.gradient { 0.0 } else { TRANSFORM_WEIGHTS * i * o / tiles };
+        let domain = 16.0 * i * o / PRODUCT + transform * (i + o) + weights;
         let share = self.tiled? * 36.0 * i * o / domain * if self.gradient { 0.85 } else { 1.0 };
         (share > 1.0).then_some(share)
     }

@@ -31,7 +31,7 @@ pub(in super::super) fn fits(c: &Conv, g: &Geometry) -> bool {
         && g.groups == 1
         && flat(z)
         && [y, x].iter().all(|d| plain(d) && d.output == 3)
-        && pays([y.window, x.window], c.batch, c.out_features)
+        && pays(c.in_features, [y.window, x.window], c.batch, c.out_features, false)
         && c.in_features * y.window.div_ceil(2) * x.window.div_ceil(2) >= TILES
 }
 

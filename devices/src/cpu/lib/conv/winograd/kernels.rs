@@ -179,7 +179,7 @@ unsafe fn filter<L: Vector>(src: *const f32, tap: usize, dst: *mut f32, position
         let column = |x: usize| gm::<L>(std::array::from_fn(|y| L::load(src.add((3 * y + x) * tap))));
         let c = [column(0), column(1), column(2)];
         // A window read backwards changes the first and the last row of G.
-        let place = |n: usize, flip: bool| if flip && n % 3 == 0 { 3 - n } else { n };
+        let place = |n: usize, flip: bool| if flip && n.is_multiple_of(3) { 3 - n } else { n };
         for i in 0..4 {
             let v = gm::<L>(std::array::from_fn(|x| c[x][i]));
             for (j, v) in v.into_iter().enumerate() {

@@ -61,15 +61,19 @@ fn is_on() -> bool {
     *ON.get_or_init(|| std::env::var("RSX_WINOGRAD").as_deref() != Ok("0"))
 }
 
-/// Two-dimensional, stride 1, and worth it: `outputs` as tiles of 2×2 with `i` and `o` features, padded to `lanes`.
-fn pays(outputs: [usize; 2], i: usize, o: usize) -> bool {
+/// Whether `images` times `outputs`, as tiles of 2×2, with `i` and `o` features are worth it; `weights`: to be transformed.
+/// (Where they are kept they are not, but what a convolution computes must not depend on that.)
+fn pays(images: usize, outputs: [usize; 2], i: usize, o: usize, weights: bool) -> bool {
     let lanes = kernels().lanes;
-    let tiles = outputs.map(|n| n.div_ceil(2)).iter().product::<usize>();
+    let tiles = images * outputs.map(|n| n.div_ceil(2)).iter().product::<usize>();
     let (wide_i, wide_o) = (i.next_multiple_of(lanes), o.next_multiple_of(lanes));
-    // Multiply-adds, and about as many operations to transform a channel of a tile.
-    let domain = tiles * (DOMAIN * i * wide_o + 80 * (wide_i + wide_o));
-    let direct = outputs[0] * outputs[1] * 9 * i * o;
-    is_on() && i >= 12 && o >= 12 && outputs.iter().all(|&n| n >= 3) && 5 * domain < 4 * direct
+    // Multiply-adds, and what else takes as long: a channel of a tile, and the weights of two features, by memory mostly.
+    let domain = tiles * (DOMAIN * i * wide_o + 80 * (wide_i + wide_o)) + if weights { 320 * i * o } else { 0 };
+    let direct = images * outputs[0] * outputs[1] * 9 * i * o;
+    let gains = 5 * domain < 4 * direct;
+    #[cfg(test)]
+    let gains = gains || tests::EVERYWHERE.load(std::sync::atomic::Ordering::Relaxed);
+    is_on() && i >= 12 && o >= 12 && outputs.iter().all(|&n| n >= 3) && gains
 }
 
 /// Dimensions of which this form is possible.
@@ -88,7 +92,7 @@ pub(super) fn fits(c: &Conv, g: &Geometry) -> bool {
         && c.batch_groups == 1
         && flat(z)
         && [y, x].iter().all(|d| plain(d) && d.window == 3)
-        && pays([y.output, x.output], g.gi, g.go)
+        && pays(g.n, [y.output, x.output], g.gi, g.go, true)
 }
 
 /// How the work is divided.
