@@ -16,8 +16,9 @@ const GATHER_PLANES: f64 = 0.8;
 /// outputs, in channels first, which are turned, and in channels last.
 const TRANSFORM_FIRST: f64 = 110.0;
 const TRANSFORM_LAST: f64 = 75.0;
-/// The same for the weights of two features, once for all tiles; a gradient has none.
-const TRANSFORM_WEIGHTS: f64 = 320.0;
+/// The same for the weight of two features, once for all tiles; a gradient has none. (Kept ones cost nothing, others four times
+/// this.)
+const TRANSFORM_WEIGHTS: f64 = 80.0;
 /// Fewest features of either side.
 const TRANSFORM_FEATURES: i64 = 12;
 /// Copies between the orders move bytes at this share of the streaming rate.
