@@ -3,9 +3,9 @@ mod common;
 
 use common::{targets, tolerance, ulps};
 use rsx_compiler::interp::{Num, Tensor, eval};
-use rsx_compiler::ir::{Attrs, DType, Graph, OpKind, ParamKind, TensorType, decode_f64};
+use rsx_compiler::ir::{Attrs, Builder, ConvDims, DType, Graph, OpKind, ParamKind, TensorType, WindowDim, decode_f64};
 use rsx_compiler::kernel::bits;
-use rsx_compiler::samples::{Sample, random_graph, samples, with_rounding_noise};
+use rsx_compiler::samples::{Sample, arguments, random_graph, samples, with_rounding_noise};
 use rsx_compiler::{CompileOptions, compile, dump};
 use rsx_devices::cpu::target::Target;
 use rsx_devices::cpu::{CpuDevice, pool};
@@ -142,6 +142,32 @@ fn samples_of_every_op() {
 
 #[path = "../../compiler/tests/models/mod.rs"]
 mod models;
+
+/// Products and convolutions whose results have few elements or one, with what follows them fused.
+#[test]
+fn epilogues_of_small_results() {
+    let mut failures = Vec::new();
+    for (m, n) in [(1, 1), (1, 5), (5, 1), (3, 70)] {
+        let mut b = Builder::new("small");
+        let f32 = |d: &[i64]| TensorType::new(DType::F32, d);
+        let x = b.parameter(f32(&[m, 40]), ParamKind::Tensor);
+        let w = b.parameter(f32(&[40, n]), ParamKind::Tensor);
+        let bias = b.parameter(f32(&[n]), ParamKind::Tensor);
+        let y = b.matmul(x, w);
+        let wide = b.broadcast_in_dim(bias, [m, n], [1]);
+        let y = b.add(y, wide);
+        let y = b.unary(OpKind::Logistic, y);
+        let image = b.parameter(f32(&[1, 2, m, n]), ParamKind::Tensor);
+        let point = b.parameter(f32(&[1, 2, 1, 1]), ParamKind::Tensor);
+        let z = b.convolution(image, point, vec![WindowDim::UNIT; 2], ConvDims::channels_first(2), 1, 1);
+        let z = b.unary(OpKind::Tanh, z);
+        let graph = b.finish(vec![y, z]).unwrap();
+        let args = arguments(&graph, 3, 4);
+        let sample = Sample { name: format!("{m}x{n}"), graph, args };
+        check(&sample, &targets(), &mut failures);
+    }
+    report(failures);
+}
 
 /// `RSX_COUNT` random graphs from number `RSX_SEED` on: 300 unless said, thousands by night. A long run tells on standard
 /// error how far it is every few seconds, and each disagreement when it is found. Nearly all of the time goes to LLVM:

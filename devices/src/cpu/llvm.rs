@@ -2,6 +2,7 @@
 //!
 //! Every compile has its own context and a target machine that no other uses meanwhile, so compiles run in parallel.
 use super::target::Level;
+use llvm_sys::analysis::{LLVMVerifierFailureAction, LLVMVerifyModule};
 use llvm_sys::core::*;
 use llvm_sys::error::LLVMGetErrorMessage;
 use llvm_sys::ir_reader::LLVMParseIRInContext2;
@@ -183,6 +184,14 @@ unsafe fn compile_with(
             return Err(message(error));
         }
         let module = Module(module);
+        // The passes may end the process on a module that is broken.
+        if LLVMVerifyModule(module.0, LLVMVerifierFailureAction::LLVMReturnStatusAction, &mut error) != 0 {
+            return Err(message(error));
+        }
+        if !error.is_null() {
+            LLVMDisposeMessage(error);
+            error = null_mut();
+        }
         let layout = LLVMCreateTargetDataLayout(machine);
         LLVMSetModuleDataLayout(module.0, layout);
         LLVMDisposeTargetData(layout);

@@ -93,7 +93,8 @@ pub(super) fn epilogue(e: &mut Emit) -> Result<(), &'static str> {
     let row = e.def(format!("sub nsw i64 {row}, %c0"));
     let acc = if e.k.args[0].dtype.opmath().size() == 8 { "double" } else { "float" };
     let row = e.def(format!("getelementptr {acc}, ptr %blk, i64 {row}"));
-    e.acc = Some((0, row));
+    // A space of one point has no loop variables: what reads it is computed outside of the loop over rows.
+    e.acc = Some((0, if e.k.loops.is_empty() { "%blk".into() } else { row }));
     if has_columns {
         let unroll = super::unroll(e.k, columns, e.w).min(2);
         let column = e.k.loops.len() as u32 - 1;
