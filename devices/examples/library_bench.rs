@@ -65,10 +65,10 @@ fn attention(elem: Elem, b: usize, h: usize, t: usize, d: usize, causal: bool, f
     };
     let flops = 2.0 * (b * h * t * t * d) as f64 * if causal { 0.5 } else { 1.0 };
     // SAFETY: the blocks cover the arrays.
-    let f = best(20, || unsafe { forward(&a, &hd(3), Some(LogSumExp(lse.as_mut_ptr()))).unwrap() });
+    let f = best(20, || unsafe { forward(&a, &hd(3), Some(LogSumExp::dense(lse.as_mut_ptr(), &a))).unwrap() });
     let g = Gradients { dq: hd(5), dk: hd(6), dv: hd(7) };
     // SAFETY: as above.
-    let w = best(20, || unsafe { backward(&a, &hd(3), &hd(4), LogSumExp(lse.as_mut_ptr()), &g).unwrap() });
+    let w = best(20, || unsafe { backward(&a, &hd(3), &hd(4), LogSumExp::dense(lse.as_mut_ptr(), &a), &g).unwrap() });
     println!(
         "attention {elem:?} b{b} h{h} t{t} d{d} causal {causal} fused {fused}: forward {:.2} ms {:.0} GFLOP/s, backward {:.2} ms {:.0} GFLOP/s",
         f * 1e3,

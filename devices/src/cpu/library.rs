@@ -625,24 +625,22 @@ impl Call {
         };
         let (Some(q), Some(k), Some(v)) = (heads(&x[0]), heads(&x[1]), heads(&x[2])) else { return Ok(Done::No) };
         let problem = self.problem([q, k, v], bias, causal, x[3].float(b) as f32);
-        let dense = |a: &Array| a.dtype == DType::F32 && a.strides[..] == super::lib::view::dense_strides(&a.dims)[..];
-        // SAFETY: as in `dot`; the log-sum-exps are dense f32.
+        let sums = |a: &Array| {
+            let strides: [isize; 3] = a.strides[..].try_into().ok()?;
+            (a.dtype == DType::F32).then(|| LogSumExp { ptr: a.ptr(b).cast(), strides })
+        };
+        // SAFETY: as in `dot`.
         unsafe {
             if backward {
-                let (out, lse, dout) = (heads(&x[4]), &x[5], heads(&x[6]));
+                let (out, lse, dout) = (heads(&x[4]), sums(&x[5]), heads(&x[6]));
                 let grads = (heads(outputs[0]), heads(outputs[1]), heads(outputs[2]));
-                let (Some(out), Some(dout), (Some(dq), Some(dk), Some(dv)), true) = (out, dout, grads, dense(lse))
-                else {
+                let (Some(out), Some(dout), (Some(dq), Some(dk), Some(dv)), Some(lse)) = (out, dout, grads, lse) else {
                     return Ok(Done::No);
                 };
-                let lse = LogSumExp(lse.ptr(b).cast());
                 attention::backward(&problem, &out, &dout, lse, &Gradients { dq, dk, dv })?;
             } else {
-                let Some(out) = heads(outputs[0]) else { return Ok(Done::No) };
-                if !dense(outputs[1]) {
-                    return Ok(Done::No);
-                }
-                attention::forward(&problem, &out, Some(LogSumExp(outputs[1].ptr(b).cast())))?;
+                let (Some(out), Some(lse)) = (heads(outputs[0]), sums(outputs[1])) else { return Ok(Done::No) };
+                attention::forward(&problem, &out, Some(lse))?;
             }
         }
         Ok(Done::Yes)

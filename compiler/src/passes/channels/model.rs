@@ -1,7 +1,7 @@
 //! What a convolution takes in each order of dimensions: rates of the CPU's kernels, measured with `library_bench conv`
 //! (figures in docs/compiler.md).
 use crate::cost::DeviceModel;
-use crate::ir::{Attrs, Graph, Inst, WindowDim};
+use crate::ir::{Attrs, DType, Graph, Inst, WindowDim};
 
 /// Share of the multiply-add peak that products on packed operands reach.
 const PRODUCT: f64 = 0.95;
@@ -87,7 +87,9 @@ impl Conv {
         let tiled = taps_of == [3, 3]
             && window.iter().filter(plain).count() == 2
             && rows.iter().all(|&n| n >= 3)
-            && features.min(go) >= TRANSFORM_FEATURES;
+            && features.min(go) >= TRANSFORM_FEATURES
+            && out.dtype != DType::F64
+            && !(gradient && *feature_groups > 1);
         let filled = rows.iter().map(|&n| n as f64 / ((n + 1) / 2 * 2) as f64).product::<f64>();
         Conv {
             flops,
@@ -106,18 +108,20 @@ impl Conv {
     }
 
     /// Share of the peak (of a direct sum's multiply-adds; more than one) by Winograd's form, if that is worth it.
-    fn winograd(&self, transform: f64) -> Option<f64> {
+    fn winograd(&self, transform: f64, lanes: i64) -> Option<f64> {
         let (i, o) = (self.features as f64, self.uses);
+        // Vectors run over features.
+        let full = |n: f64| (n / lanes as f64).ceil() * lanes as f64;
         let tiles = self.flops / (72.0 * i * o * self.groups as f64);
         let weights = if self.gradient { 0.0 } else { TRANSFORM_WEIGHTS * i * o / tiles };
-        let domain = 16.0 * i * o / PRODUCT + transform * (i + o) + weights;
+        let domain = 16.0 * i * full(o) / PRODUCT + transform * (full(i) + full(o)) + weights;
         let share = self.tiled? * 36.0 * i * o / domain * if self.gradient { 0.85 } else { 1.0 };
         (share > 1.0).then_some(share)
     }
 
     /// Share of the peak, in channels first.
     fn first(&self, lanes: i64, peak: f64) -> f64 {
-        if let Some(share) = self.winograd(TRANSFORM_FIRST) {
+        if let Some(share) = self.winograd(TRANSFORM_FIRST, lanes) {
             return share;
         }
         let vectors = if self.width > lanes / 2 { lanes } else { lanes / 2 };
@@ -139,8 +143,8 @@ impl Conv {
     }
 
     /// Share of the peak, in channels last.
-    fn last(&self, peak: f64) -> f64 {
-        if let Some(share) = self.winograd(TRANSFORM_LAST) {
+    fn last(&self, lanes: i64, peak: f64) -> f64 {
+        if let Some(share) = self.winograd(TRANSFORM_LAST, lanes) {
             return share;
         }
         if self.groups > 1 || self.features < 8 {
@@ -190,7 +194,7 @@ impl Model {
 
     /// Nanoseconds of a convolution, and whether it runs channels last; `last`: the orders of its two images.
     pub(super) fn ns(&self, c: &Conv, last: [bool; 2]) -> (f64, bool) {
-        let (first, in_last) = (self.first_ns(c), c.flops / (self.all * c.last(self.peak)));
+        let (first, in_last) = (self.first_ns(c), c.flops / (self.all * c.last(self.lanes, self.peak)));
         let copies = |to: bool| (0..2).filter(|&i| last[i] != to).map(|i| self.copy_ns(c.bytes[i])).sum::<f64>();
         let (a, b) = (first + copies(false), in_last + copies(true));
         if b < a { (b, true) } else { (a, false) }

@@ -167,7 +167,7 @@ impl Problem {
                     }
                     for i in 0..some {
                         let t = qs.start + i0 + i;
-                        let lse_of = *self.lse.0.add((b * a.heads + h) * a.q_len + t);
+                        let lse_of = *self.lse.at(b, h, t);
                         *lse.add(at + i) = lse_of * std::f32::consts::LOG2_E;
                         *delta.add(at + i) = self.delta(b, h, t, r0, r1);
                     }

@@ -193,9 +193,8 @@ pub(super) unsafe fn forward_rows(
             let inv = if l[i] == 0.0 { 0.0 } else { 1.0 / l[i] };
             row.iter_mut().for_each(|x| *x *= inv);
             store_row(out, b, h, q0 + i, row.as_ptr(), a.v_dim);
-            if let Some(LogSumExp(p)) = lse {
-                let v = if l[i] == 0.0 { 0.0 } else { m[i] + l[i].ln() };
-                *p.add((b * a.heads + h) * a.q_len + q0 + i) = v;
+            if let Some(lse) = lse {
+                *lse.at(b, h, q0 + i) = if l[i] == 0.0 { 0.0 } else { m[i] + l[i].ln() };
             }
         }
     }

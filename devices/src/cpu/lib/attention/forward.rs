@@ -238,9 +238,8 @@ pub(super) unsafe fn forward_block(
             let l = std::slice::from_raw_parts_mut(l.add(i0), lanes);
             let m = std::slice::from_raw_parts_mut(m.add(i0), lanes);
             rows::finish(m, l);
-            if let Some(LogSumExp(p)) = lse {
-                let to = p.add((b * a.heads + h) * a.q_len + q0 + i0);
-                to.copy_from_nonoverlapping(m.as_ptr(), here);
+            if let Some(lse) = lse {
+                m[..here].iter().enumerate().for_each(|(i, &v)| *lse.at(b, h, q0 + i0 + i) = v);
             }
             store_transposed(out, b, h, q0 + i0, here, a.v_dim, o.add(i0 * a.v_dim), l, row);
         }

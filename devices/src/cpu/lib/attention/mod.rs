@@ -211,9 +211,24 @@ fn tasks(n: usize, cost: u64, f: &(dyn Fn(usize) -> Result<(), OutOfMemory> + Sy
     }
 }
 
-/// Log-sum-exp of each query's scores: dense [batch, heads, q_len] f32.
+/// Log-sum-exp of each query's scores: [batch, heads, q_len] f32, with strides in elements.
 #[derive(Clone, Copy, Debug)]
-pub struct LogSumExp(pub *mut f32);
+pub struct LogSumExp {
+    pub ptr: *mut f32,
+    pub strides: [isize; 3],
+}
+
+impl LogSumExp {
+    /// A dense array, for the sizes of `a`.
+    pub fn dense(ptr: *mut f32, a: &Attention) -> LogSumExp {
+        LogSumExp { ptr, strides: [(a.heads * a.q_len) as isize, a.q_len as isize, 1] }
+    }
+
+    fn at(&self, b: usize, h: usize, t: usize) -> *mut f32 {
+        let [sb, sh, st] = self.strides;
+        self.ptr.wrapping_offset(b as isize * sb + h as isize * sh + t as isize * st)
+    }
+}
 // SAFETY: tasks write disjoint rows.
 unsafe impl Send for LogSumExp {}
 // SAFETY: as above.

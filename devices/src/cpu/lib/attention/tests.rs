@@ -67,7 +67,9 @@ fn check(s: &Shape, elem: Elem, mask: Mask, causal: bool, interleaved: bool) {
     let (mut ob, mut dqb, mut dkb, mut dvb) = (zero(go.len()), zero(q.len()), zero(k.len()), zero(v.len()));
     let mut lse = vec![0f32; b * h * tq];
     let o = heads(ob.as_mut_ptr(), elem, so);
-    let lp = LogSumExp(lse.as_mut_ptr());
+    // Stored by queries, or by heads.
+    let ls = if interleaved { [h * tq, 1, h] } else { [h * tq, tq, 1] };
+    let lp = LogSumExp { ptr: lse.as_mut_ptr(), strides: ls.map(|s| s as isize) };
     let g = Gradients {
         dq: heads(dqb.as_mut_ptr(), elem, sq),
         dk: heads(dkb.as_mut_ptr(), elem, sk),
@@ -109,9 +111,9 @@ fn check(s: &Shape, elem: Elem, mask: Mask, causal: bool, interleaved: bool) {
                 let p: Vec<f64> = scores.iter().map(|x| if sum > 0.0 { (x - top).exp() / sum } else { 0.0 }).collect();
                 let want = if sum > 0.0 { top + sum.ln() } else { 0.0 };
                 assert!(
-                    (lse[(bi * h + hi) * tq + i] as f64 - want).abs() < 1e-4,
+                    (lse[bi * ls[0] + hi * ls[1] + i * ls[2]] as f64 - want).abs() < 1e-4,
                     "lse {} vs {want}",
-                    lse[(bi * h + hi) * tq + i]
+                    lse[bi * ls[0] + hi * ls[1] + i * ls[2]]
                 );
                 for x in 0..dv {
                     wo[at(&so, hi, i, x)] = (0..tk).map(|j| p[j] * v[at(&sv, hki, j, x)]).sum();
@@ -217,7 +219,7 @@ impl Head {
         };
         let (mut out, mut lse) = (vec![0f32; tq * d], vec![0f32; tq]);
         // SAFETY: buffers cover the arrays.
-        unsafe { forward(&a, &heads(out.as_mut_ptr(), tq), Some(LogSumExp(lse.as_mut_ptr()))).unwrap() };
+        unsafe { forward(&a, &heads(out.as_mut_ptr(), tq), Some(LogSumExp::dense(lse.as_mut_ptr(), &a))).unwrap() };
         (out, lse)
     }
 }
@@ -332,7 +334,7 @@ fn bf16_is_off_by_the_rounding_of_weights_and_result() {
                 scale: 0.4,
             };
             // SAFETY: buffers cover the arrays.
-            unsafe { forward(&a, &heads(out.as_mut_ptr()), Some(LogSumExp(lse.as_mut_ptr()))).unwrap() };
+            unsafe { forward(&a, &heads(out.as_mut_ptr()), Some(LogSumExp::dense(lse.as_mut_ptr(), &a))).unwrap() };
             // Values are below 1: a weight's rounding is at most 2^-9 of it, the result's 2^-9 of that.
             for (got, want) in read_all(Elem::BF16, &out).iter().zip(&want) {
                 assert!((got - *want as f64).abs() < 1.0 / 512.0 * (1.0 + want.abs() as f64), "{got} {want}");
@@ -378,7 +380,7 @@ fn one_thread_gives_the_same_bits() {
             elem: Elem::F32,
             strides: strides(1, t, 40, false),
         };
-        let (out, lse) = (to(out, 500), LogSumExp(lse.as_mut_ptr()));
+        let (out, lse) = (to(out, 500), LogSumExp::dense(lse.as_mut_ptr(), &a));
         let g = Gradients { dq: to(dq, 500), dk: to(dk, 257), dv: to(dv, 257) };
         // SAFETY: buffers cover the arrays; the queries serve as the outputs' gradients.
         unsafe {
