@@ -210,7 +210,16 @@ impl<'g> Analysis<'g> {
         if self.role(self.g.def(v)) != Role::Inline {
             return;
         }
-        if self.is_renaming(v) {
+        if self.stored_root[v.0 as usize] {
+            // Memory that library kernels write, through transposes or not.
+            for &o in &inst.operands {
+                let from = self.g.def_inst(o);
+                self.is_result[o.0 as usize] = true;
+                if from.kind == OpKind::Transpose {
+                    self.is_result[from.operands[0].0 as usize] = true;
+                }
+            }
+        } else if self.is_renaming(v) {
             self.force_result(inst.operands[0]);
         } else if inst.kind.class() == Class::Elementwise {
             self.side[v.0 as usize] = true;
