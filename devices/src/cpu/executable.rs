@@ -214,13 +214,7 @@ impl CpuExecutable {
 
     fn group(&self, calls: &[Call], b: &Bases, fault: &Fault) -> Result<(), DeviceError> {
         let cost: u64 = calls.iter().map(|c| self.kernels[c.kernel].cost_ns()).sum();
-        let failed = Mutex::new(None);
-        pool::parallel_for(calls.len(), cost, &|i| {
-            if let Err(e) = self.kernel(&calls[i], b, fault) {
-                failed.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(e);
-            }
-        });
-        failed.into_inner().unwrap_or_else(|e| e.into_inner()).map_or(Ok(()), Err)
+        pool::try_for(calls.len(), cost, &|i| self.kernel(&calls[i], b, fault))
     }
 
     fn step(&self, step: &Step, b: &Bases, fault: &Fault) -> Result<(), DeviceError> {

@@ -138,14 +138,11 @@ pub fn parallel_for(chunks: usize, cost_ns: u64, body: &(dyn Fn(usize) + Sync)) 
 pub fn try_for<E: Send>(chunks: usize, cost_ns: u64, body: &(dyn Fn(usize) -> Result<(), E> + Sync)) -> Result<(), E> {
     let failed = Mutex::new(None);
     parallel_for(chunks, cost_ns, &|t| {
-        if let (Err(e), Ok(mut slot)) = (body(t), failed.lock()) {
-            slot.get_or_insert(e);
+        if let Err(e) = body(t) {
+            failed.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(e);
         }
     });
-    match failed.into_inner() {
-        Ok(Some(e)) => Err(e),
-        _ => Ok(()),
-    }
+    failed.into_inner().unwrap_or_else(|e| e.into_inner()).map_or(Ok(()), Err)
 }
 
 /// Runs `body(begin, end)` over disjoint ranges that cover `0..n`.

@@ -4,7 +4,7 @@ use super::forward::{load_transposed, pack_bias, pair_rows_of, row_pairs_of, row
 use super::gradient_step::GradientStep;
 use super::levels::{Stepper, stepper};
 use super::step::KEYS;
-use super::{Attention, Elem, Heads, LibError, LogSumExp, Work, round, rows, store_row, tasks};
+use super::{Attention, Elem, Heads, LibError, LogSumExp, Work, round, rows, store_row};
 use crate::cpu::lib::gemm::kernel::Pair;
 use crate::cpu::lib::gemm::pack::pack_matrix;
 use crate::cpu::pool;
@@ -46,16 +46,17 @@ pub unsafe fn backward(
     let p = Problem { a: *a, out: *out, dout: *dout, lse, g: *g };
     if pairs >= pool::num_threads() || a.kv_len <= SPLIT {
         // Enough heads: each is one task, and the scores are computed once.
-        return tasks(pairs, a.cost(5), &|t| {
+        pool::try_for(pairs, a.cost(5), &|t| {
             // SAFETY: heads are disjoint.
             unsafe { p.head(t / a.kv_heads, t % a.kv_heads, 0..a.q_len, 0..a.kv_len, true, true) }
-        });
+        })?;
+        return Ok(());
     }
     // Few heads: one pass divides the keys (for dk, dv), the other the queries (for dq).
     let cut = |len: usize| len.div_ceil(2 * pool::num_threads()).next_multiple_of(SPLIT);
     let (kc, qc) = (cut(a.kv_len), cut(a.q_len));
     let (kn, qn) = (a.kv_len.div_ceil(kc), a.q_len.div_ceil(qc));
-    tasks(pairs * (kn + qn), a.cost(7), &|t| {
+    pool::try_for(pairs * (kn + qn), a.cost(7), &|t| {
         let (pair, part) = (t / (kn + qn), t % (kn + qn));
         let (b, h) = (pair / a.kv_heads, pair % a.kv_heads);
         // SAFETY: parts own disjoint rows of their gradients.
@@ -67,7 +68,8 @@ pub unsafe fn backward(
                 p.head(b, h, q * qc..((q + 1) * qc).min(a.q_len), 0..a.kv_len, false, true)
             }
         }
-    })
+    })?;
+    Ok(())
 }
 
 /// A row of `n` numbers in whole vectors.

@@ -4,50 +4,28 @@ use super::{Attention, Elem, Heads, LogSumExp, Work, pack_by_row, round, rows, s
 use crate::cpu::lib::gemm::kernel::{Kernel, f32_kernel};
 use crate::cpu::lib::gemm::pack::{Matrix, pack_matrix};
 use crate::cpu::lib::gemm::{Panels, block};
-use crate::cpu::lib::simd;
 use crate::memory::OutOfMemory;
 
-/// Rows of scores in a block: a multiple of every kernel's row count that keeps a block in L2.
-fn q_block(kn: &Kernel<f32, f32>) -> usize {
-    48usize.next_multiple_of(kn.mr)
-}
-/// Columns of scores in a block, a multiple of every kernel's column count.
+/// Keys of a block, a multiple of every kernel's column count.
 const KV_BLOCK: usize = 128;
-impl Attention {
-    /// How many of `rows` queries from `i` on are computed at a time over `cols` keys: all, if they see the same keys.
-    fn part(&self, kn: &Kernel<f32, f32>, i: usize, kv0: usize, cols: usize, rows: usize) -> usize {
-        if self.visible(i, kv0, cols) == cols { rows } else { 2 * kn.mr }
-    }
 
+impl Attention {
     /// The bias of query `i` over keys `kv0..`, as f32; false means -inf.
     unsafe fn bias_row(&self, b: usize, h: usize, i: usize, kv0: usize, out: &mut [f32]) {
         let Some(bias) = &self.bias else { return };
-        let size = bias.elem.size();
-        let step = bias.strides[3];
-        let p = bias.at(b, h, i).wrapping_offset(kv0 as isize * step * size as isize);
+        let from = kv0 as isize * bias.strides[3] * bias.elem.size() as isize;
+        let bias = Heads { ptr: bias.ptr.wrapping_offset(from), ..*bias };
         // SAFETY: the caller's keys lie within the bias.
         unsafe {
-            if bias.elem == Elem::Bool {
-                for (j, o) in out.iter_mut().enumerate() {
-                    *o = if *p.wrapping_offset(j as isize * step) != 0 { 0.0 } else { f32::NEG_INFINITY };
-                }
-            } else if step == 1 {
-                simd::load_f32(bias.elem, p, out.as_mut_ptr(), out.len());
-            } else {
-                for (j, o) in out.iter_mut().enumerate() {
-                    *o = bias.elem.load_f64(p.wrapping_offset(j as isize * step * size as isize)) as f32;
-                }
+            if bias.elem != Elem::Bool {
+                return bias.load_row(b, h, i, out.as_mut_ptr(), out.len());
+            }
+            let p = bias.at(b, h, i);
+            for (j, o) in out.iter_mut().enumerate() {
+                *o = if *p.wrapping_offset(j as isize * bias.strides[3]) != 0 { 0.0 } else { f32::NEG_INFINITY };
             }
         }
     }
-}
-
-/// As `pack_by_row`, lanes are the features (k = rows).
-unsafe fn pack_by_feature(x: &Heads, b: usize, h: usize, t: usize, n: usize, dim: usize, width: usize, dst: *mut f32) {
-    let size = x.elem.size() as isize;
-    let m = Matrix { p: x.at(b, h, t), elem: x.elem, lane: x.strides[3] * size, k: x.strides[2] * size };
-    // SAFETY: the caller's rows and buffer.
-    unsafe { pack_matrix(&m, dim, n, width, dst) }
 }
 
 /// A block of scores, row stride `KV_BLOCK`, as the left operand of a product over its keys.
@@ -82,8 +60,8 @@ pub(super) fn floats(a: &Attention, n: usize) -> usize {
     let kn = f32_kernel();
     packed(n, a.dim, kn.mr)
         + round(n * a.v_dim.next_multiple_of(kn.nr))
-        + round(q_block(kn) * KV_BLOCK)
-        + packed(q_block(kn), KV_BLOCK, kn.mr)
+        + round(n * KV_BLOCK)
+        + packed(n, KV_BLOCK, kn.mr)
         + packed(KV_BLOCK, a.dim, kn.nr)
         + packed(a.v_dim, KV_BLOCK, kn.nr)
         + 2 * round(n)
@@ -91,6 +69,9 @@ pub(super) fn floats(a: &Attention, n: usize) -> usize {
 }
 
 /// Queries `q0..q0+n` of one head.
+///
+/// # Safety
+/// Arrays cover live memory; the rows of the outputs are this task's.
 pub(super) unsafe fn forward_rows(
     a: &Attention,
     out: &Heads,
@@ -101,19 +82,18 @@ pub(super) unsafe fn forward_rows(
     n: usize,
 ) -> Result<(), OutOfMemory> {
     let kn = f32_kernel();
-    let bq = q_block(kn);
     let hk = h / a.group();
     let ldo = a.v_dim.next_multiple_of(kn.nr);
     let mut w = Work::new(floats(a, n))?;
     let qp = w.take(packed(n, a.dim, kn.mr));
     let o = w.take(n * ldo);
-    let s = w.take(bq * KV_BLOCK);
-    let copy = w.take(packed(bq, KV_BLOCK, kn.mr));
+    let s = w.take(n * KV_BLOCK);
+    let copy = w.take(packed(n, KV_BLOCK, kn.mr));
     let kp = w.take(packed(KV_BLOCK, a.dim, kn.nr));
     let vp = w.take(packed(a.v_dim, KV_BLOCK, kn.nr));
     let (m, l) = (w.take(n), w.take(n));
     let bias = w.take(KV_BLOCK);
-    let kv_end = if a.causal { a.kv_len.min(q0 + n) } else { a.kv_len };
+    let kv_end = a.visible(q0 + n - 1, 0, a.kv_len);
     // SAFETY: all blocks lie within the work memory laid out above and the caller's arrays.
     unsafe {
         pack_by_row(&a.q, b, h, q0, n, a.dim, kn.mr, qp);
@@ -125,67 +105,42 @@ pub(super) unsafe fn forward_rows(
         for kv0 in (0..kv_end).step_by(KV_BLOCK) {
             let bk = KV_BLOCK.min(a.kv_len - kv0);
             pack_by_row(&a.k, b, hk, kv0, bk, a.dim, kn.nr, kp);
-            pack_by_feature(&a.v, b, hk, kv0, bk, a.v_dim, kn.nr, vp);
-            for i0 in (0..n).step_by(bq) {
-                let rows = bq.min(n - i0);
-                // The keys that any of these queries sees: the last one sees the most.
-                let bk_seen = a.visible(q0 + i0 + rows - 1, kv0, bk);
-                if bk_seen == 0 {
+            pack_matrix(&a.v.features_matrix(b, hk, kv0), a.v_dim, bk, kn.nr, vp);
+            // The keys that any query sees: the last one sees the most.
+            let cols = a.visible(q0 + n - 1, kv0, bk);
+            let scores =
+                Panels { a: qp.cast_const(), packed: true, a_r: 1, a_k: 0, b: kp.cast_const(), b_len: a.dim, k: a.dim };
+            block(kn, &scores, n, cols, s, KV_BLOCK, false);
+            for i in 0..n {
+                let seen = a.visible(q0 + i, kv0, cols);
+                // Whole chunks; rows have room for them.
+                let (p, long) = (s.add(i * KV_BLOCK), seen.next_multiple_of(rows::L));
+                p.add(long).write_bytes(0, cols - long.min(cols));
+                let row = std::slice::from_raw_parts_mut(p, long);
+                let bias_row = a.bias.map(|_| {
+                    a.bias_row(b, h, q0 + i, kv0, std::slice::from_raw_parts_mut(bias, seen));
+                    std::slice::from_raw_parts(bias, long)
+                });
+                let top = rows::scale_max(row, seen, a.scale, bias_row);
+                let new = if top > m[i] || top != top { top } else { m[i] };
+                if new == f32::NEG_INFINITY {
+                    row.fill(0.0);
                     continue;
                 }
-                // Where rows see more and more, a few at a time: what none of them sees is not computed.
-                let part = a.part(kn, q0 + i0, kv0, bk_seen, rows);
-                for p0 in (0..rows).step_by(part) {
-                    let some = part.min(rows - p0);
-                    let cols = a.visible(q0 + i0 + p0 + some - 1, kv0, bk);
-                    if cols == 0 {
-                        continue;
+                let sum = rows::exp_sum(row, new);
+                if m[i] == f32::NEG_INFINITY {
+                    l[i] = sum;
+                } else {
+                    let shrink = (m[i] - new).exp();
+                    l[i] = l[i] * shrink + sum;
+                    if shrink != 1.0 {
+                        std::slice::from_raw_parts_mut(o.add(i * ldo), ldo).iter_mut().for_each(|x| *x *= shrink);
                     }
-                    let scores = Panels {
-                        a: qp.add((i0 + p0) * a.dim).cast_const(),
-                        packed: true,
-                        a_r: 1,
-                        a_k: 0,
-                        b: kp.cast_const(),
-                        b_len: a.dim,
-                        k: a.dim,
-                    };
-                    block(kn, &scores, some, cols, s, KV_BLOCK, false);
-                    for r in 0..some {
-                        let i = i0 + p0 + r;
-                        let seen = a.visible(q0 + i, kv0, cols);
-                        // Whole chunks; rows have room for them.
-                        let (p, long) = (s.add(r * KV_BLOCK), seen.next_multiple_of(rows::L));
-                        p.add(long).write_bytes(0, cols - long.min(cols));
-                        let row = std::slice::from_raw_parts_mut(p, long);
-                        let bias_row = a.bias.map(|_| {
-                            a.bias_row(b, h, q0 + i, kv0, std::slice::from_raw_parts_mut(bias, seen));
-                            std::slice::from_raw_parts(bias, long)
-                        });
-                        let top = rows::scale_max(row, seen, a.scale, bias_row);
-                        let new = if top > m[i] || top != top { top } else { m[i] };
-                        if new == f32::NEG_INFINITY {
-                            row.fill(0.0);
-                            continue;
-                        }
-                        let sum = rows::exp_sum(row, new);
-                        if m[i] == f32::NEG_INFINITY {
-                            l[i] = sum;
-                        } else {
-                            let shrink = (m[i] - new).exp();
-                            l[i] = l[i] * shrink + sum;
-                            if shrink != 1.0 {
-                                std::slice::from_raw_parts_mut(o.add(i * ldo), ldo)
-                                    .iter_mut()
-                                    .for_each(|x| *x *= shrink);
-                            }
-                        }
-                        m[i] = new;
-                    }
-                    let weighted = Panels { b: vp.cast_const(), b_len: bk, ..by_row(kn, s, some, cols, copy) };
-                    block(kn, &weighted, some, a.v_dim, o.add((i0 + p0) * ldo), ldo, true);
                 }
+                m[i] = new;
             }
+            let weighted = Panels { b: vp.cast_const(), b_len: bk, ..by_row(kn, s, n, cols, copy) };
+            block(kn, &weighted, n, a.v_dim, o, ldo, true);
         }
         for i in 0..n {
             let row = std::slice::from_raw_parts_mut(o.add(i * ldo), a.v_dim);

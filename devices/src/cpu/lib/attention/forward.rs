@@ -130,9 +130,8 @@ pub(super) unsafe fn row_pairs_of(
     wide: usize,
     room: *mut f32,
 ) -> Rows {
-    let m = x.rows_matrix(b, h, t);
     // SAFETY: the caller's contract.
-    unsafe { pack_matrix::<Pair>(&Matrix { lane: m.k, k: m.lane, ..m }, dim, n, wide, room.cast()) };
+    unsafe { pack_matrix::<Pair>(&x.features_matrix(b, h, t), dim, n, wide, room.cast()) };
     Rows { p: room, step: wide as isize }
 }
 

@@ -210,7 +210,7 @@ macro_rules! plain {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{LOWEST, Real, Ymm32, Zmm32};
-    use crate::cpu::lib::simd::transpose8;
+    use crate::cpu::lib::simd::{transpose8, transpose16};
     use std::arch::x86_64::*;
 
     impl Real for Ymm32 {
@@ -311,33 +311,9 @@ mod x86 {
                 for (i, r) in r.iter_mut().enumerate() {
                     *r = _mm512_mul_ps(*r, _mm512_loadu_ps(src.wrapping_offset(i as isize * src_row)));
                 }
-                // Columns of 4 rows in each quarter of a vector: column 4·quarter + c of rows 4g.. in t[4g + c].
-                let mut t = [by; 16];
-                for g in (0..16).step_by(4) {
-                    let low = |a, b| _mm512_castps_pd(_mm512_unpacklo_ps(a, b));
-                    let high = |a, b| _mm512_castps_pd(_mm512_unpackhi_ps(a, b));
-                    let (a, b) = (low(r[g], r[g + 1]), low(r[g + 2], r[g + 3]));
-                    let (c, d) = (high(r[g], r[g + 1]), high(r[g + 2], r[g + 3]));
-                    t[g] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
-                    t[g + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
-                    t[g + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(c, d));
-                    t[g + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(c, d));
-                }
-                for c in 0..4 {
-                    // Quarters 0 and 2, then 1 and 3.
-                    let even = (
-                        _mm512_shuffle_f32x4::<0x88>(t[c], t[4 + c]),
-                        _mm512_shuffle_f32x4::<0x88>(t[8 + c], t[12 + c]),
-                    );
-                    let odd = (
-                        _mm512_shuffle_f32x4::<0xDD>(t[c], t[4 + c]),
-                        _mm512_shuffle_f32x4::<0xDD>(t[8 + c], t[12 + c]),
-                    );
-                    let to = |col: usize| dst.wrapping_offset((c + col) as isize * dst_row);
-                    _mm512_storeu_ps(to(0), _mm512_shuffle_f32x4::<0x88>(even.0, even.1));
-                    _mm512_storeu_ps(to(4), _mm512_shuffle_f32x4::<0x88>(odd.0, odd.1));
-                    _mm512_storeu_ps(to(8), _mm512_shuffle_f32x4::<0xDD>(even.0, even.1));
-                    _mm512_storeu_ps(to(12), _mm512_shuffle_f32x4::<0xDD>(odd.0, odd.1));
+                transpose16(&mut r);
+                for (i, r) in r.iter().enumerate() {
+                    _mm512_storeu_ps(dst.wrapping_offset(i as isize * dst_row), *r);
                 }
             }
         }

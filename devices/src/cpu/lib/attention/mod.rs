@@ -16,8 +16,6 @@ mod step;
 mod tests;
 mod tile;
 
-use std::sync::Mutex;
-
 use super::elem::Elem;
 use super::gemm::kernel::prefetch_write;
 use super::gemm::pack::{Matrix, pack_matrix};
@@ -52,6 +50,12 @@ impl Heads {
     fn rows_matrix(&self, b: usize, h: usize, t: usize) -> Matrix {
         let size = self.elem.size() as isize;
         Matrix { p: self.at(b, h, t), elem: self.elem, lane: self.strides[2] * size, k: self.strides[3] * size }
+    }
+
+    /// The same with the features as lanes.
+    fn features_matrix(&self, b: usize, h: usize, t: usize) -> Matrix {
+        let m = self.rows_matrix(b, h, t);
+        Matrix { lane: m.k, k: m.lane, ..m }
     }
 
     /// Asks for rows `t..t+n`, as far as they are below `end`, of `dim` features: they are read soon.
@@ -197,20 +201,6 @@ unsafe fn store_row(x: &Heads, b: usize, h: usize, t: usize, src: *const f32, n:
     }
 }
 
-/// Runs `f` for each task in parallel and returns the first error.
-fn tasks(n: usize, cost: u64, f: &(dyn Fn(usize) -> Result<(), OutOfMemory> + Sync)) -> Result<(), LibError> {
-    let failed = Mutex::new(None);
-    pool::parallel_for(n, cost, &|t| {
-        if let (Err(e), Ok(mut slot)) = (f(t), failed.lock()) {
-            slot.get_or_insert(e);
-        }
-    });
-    match failed.into_inner() {
-        Ok(Some(e)) => Err(e.into()),
-        _ => Ok(()),
-    }
-}
-
 /// Log-sum-exp of each query's scores: [batch, heads, q_len] f32, with strides in elements.
 #[derive(Clone, Copy, Debug)]
 pub struct LogSumExp {
@@ -252,14 +242,15 @@ pub unsafe fn forward(a: &Attention, out: &Heads, lse: Option<LogSumExp>) -> Res
     }
     let rows = task_rows(a);
     let per = a.q_len.div_ceil(rows);
-    tasks(pairs * per, a.cost(2), &|t| {
+    pool::try_for(pairs * per, a.cost(2), &|t| {
         // The last rows of a causal head see the most keys: start with them.
         let (pair, r) = (t / per, per - 1 - t % per);
         let q0 = r * rows;
         let run = if is_few(a) { few::forward_rows } else { forward::forward_block };
         // SAFETY: tasks own disjoint rows of the outputs.
         unsafe { run(a, out, lse, pair / a.heads, pair % a.heads, q0, rows.min(a.q_len - q0)) }
-    })
+    })?;
+    Ok(())
 }
 
 /// So few queries that they would leave most of a vector's lanes empty.
@@ -267,7 +258,7 @@ fn is_few(a: &Attention) -> bool {
     a.q_len <= FEW
 }
 
-/// Query rows of a task: K and V are packed once for all of them.
+/// Query rows of a task: what of K and V is not read where it lies is packed once for all of them.
 fn task_rows(a: &Attention) -> usize {
     let block = if is_few(a) { FEW } else { forward::queries() };
     let spread = (a.q_len * a.batch * a.heads).div_ceil(4 * pool::num_threads());

@@ -1,34 +1,11 @@
 //! Products over a tile of registers: MR rows by NV vectors of queries.
 
-use crate::cpu::lib::gemm::kernel::Lane;
+use crate::cpu::lib::gemm::kernel::{Lane, step};
 
-/// Each row is contiguous along k, rows lie `step` apart.
+/// Each row is contiguous along k, rows lie `distance` apart.
 pub(super) const ROWS: bool = true;
-/// Rows are neighbours, steps of k lie `step` apart.
+/// Rows are neighbours, steps of k lie `distance` apart.
 pub(super) const LANES: bool = false;
-
-/// One step of k: the outer product of MR numbers and NV vectors at `b`.
-#[inline(always)]
-unsafe fn outer<P: Lane, const MR: usize, const NV: usize>(
-    acc: &mut [[P::V; NV]; MR],
-    a: &[*const P::Unit; MR],
-    at: usize,
-    b: *const P::Unit,
-) {
-    // SAFETY: the caller's promise covers every address formed below.
-    unsafe {
-        let mut bv = [P::load(b); NV];
-        for v in 1..NV {
-            bv[v] = P::load(b.add(v * P::N));
-        }
-        for r in 0..MR {
-            let av = P::splat(a[r].add(at));
-            for v in 0..NV {
-                acc[r][v] = P::mac(acc[r][v], av, bv[v]);
-            }
-        }
-    }
-}
 
 /// Steps of k that are written out.
 const UNROLL: usize = 4;
@@ -42,24 +19,24 @@ pub(super) unsafe fn product<P: Lane, const MR: usize, const NV: usize, const MO
     acc: &mut [[P::V; NV]; MR],
     k: usize,
     a: *const P::Unit,
-    step: isize,
+    distance: isize,
     mut b: *const P::Unit,
     ldb: usize,
 ) {
     let mut rows = [a; MR];
     for r in 1..MR {
-        rows[r] = if MODE == ROWS { a.wrapping_offset(r as isize * step) } else { a.wrapping_add(r) };
+        rows[r] = if MODE == ROWS { a.wrapping_offset(r as isize * distance) } else { a.wrapping_add(r) };
     }
     // SAFETY: the caller's promise covers every address formed below.
     unsafe {
         for _ in 0..k / UNROLL {
             for q in 0..UNROLL {
                 if MODE == ROWS {
-                    outer::<P, MR, NV>(acc, &rows, q, b);
+                    step::<P, MR, NV>(acc, &rows, q as isize, b);
                 } else {
-                    outer::<P, MR, NV>(acc, &rows, 0, b);
+                    step::<P, MR, NV>(acc, &rows, 0, b);
                     for r in 0..MR {
-                        rows[r] = rows[r].wrapping_offset(step);
+                        rows[r] = rows[r].wrapping_offset(distance);
                     }
                 }
                 b = b.wrapping_add(ldb);
@@ -71,10 +48,10 @@ pub(super) unsafe fn product<P: Lane, const MR: usize, const NV: usize, const MO
             }
         }
         for _ in 0..k % UNROLL {
-            outer::<P, MR, NV>(acc, &rows, 0, b);
+            step::<P, MR, NV>(acc, &rows, 0, b);
             b = b.wrapping_add(ldb);
             for r in 0..MR {
-                rows[r] = if MODE == ROWS { rows[r].wrapping_add(1) } else { rows[r].wrapping_offset(step) };
+                rows[r] = if MODE == ROWS { rows[r].wrapping_add(1) } else { rows[r].wrapping_offset(distance) };
             }
         }
     }

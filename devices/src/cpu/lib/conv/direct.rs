@@ -29,7 +29,7 @@ const WEIGHTS: usize = 128 << 10;
 
 /// Whether this form is the one to use.
 pub(super) fn fits(c: &Conv, g: &Geometry) -> bool {
-    let [z, y, x] = &g.dims;
+    let [_, y, x] = &g.dims;
     let outputs = x.output.div_ceil(x.lhs_dilation);
     let lanes = tiles(outputs).lanes;
     // Images of which a task takes one, and that are too small to share what it reads of the weights.
@@ -38,7 +38,7 @@ pub(super) fn fits(c: &Conv, g: &Geometry) -> bool {
     let small = lines * wide < 4 * COLS * lanes && 2 * 4 * g.gi * padded > PLANES;
     c.output.elem != Elem::F64
         && c.batch_groups == 1
-        && (z.input, z.window, z.output, z.pad_lo) == (1, 1, 1, 0)
+        && g.is_flat()
         && g.dims.iter().all(|d| !d.reverse && (d.lhs_dilation == 1 || (d.stride == 1 && d.rhs_dilation == 1)))
         && (g.in_spatial[2] == 1 || x.input == 1)
         && c.input.minor != 1

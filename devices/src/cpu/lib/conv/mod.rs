@@ -182,6 +182,12 @@ impl Geometry {
             images_inner: images_inner(c),
         })
     }
+
+    /// Two spatial dimensions are all there is.
+    fn is_flat(&self) -> bool {
+        let z = &self.dims[0];
+        (z.input, z.window, z.output, z.pad_lo) == (1, 1, 1, 0)
+    }
 }
 
 /// Runs the convolution; `epilogue` (optional) sees finished blocks before they are stored, as in
@@ -300,7 +306,7 @@ pub(crate) fn work_bytes(c: &Conv) -> usize {
         Ok(g) if winograd::fits(c, &g) => winograd::work_bytes(c, &g),
         _ => 0,
     };
-    if c.dims.iter().any(|d| d.reverse) { forwards(c, bytes) } else { bytes(c) }
+    forwards(c, bytes)
 }
 
 /// The same of [`conv_then`]; none if it does nothing.
@@ -309,7 +315,7 @@ pub(crate) fn work_bytes_then(c: &Conv) -> Option<usize> {
         let g = Geometry::new(c).ok()?;
         row_form(c, &g).map(|form| if let RowForm::Winograd = form { winograd::work_bytes(c, &g) } else { 0 })
     };
-    if c.dims.iter().any(|d| d.reverse) { forwards(c, bytes) } else { bytes(c) }
+    forwards(c, bytes)
 }
 
 /// Calls `f` with the same convolution whose windows are not reversed: a reversed window is a window read backwards.

@@ -24,10 +24,10 @@ const FEATURES: usize = 8;
 
 /// Whether this form is the one to use.
 pub(super) fn fits(c: &Conv, g: &Geometry) -> bool {
-    let [z, y, x] = &g.dims;
+    let [_, y, x] = &g.dims;
     c.output.elem != Elem::F64
         && g.groups == 1
-        && (z.input, z.window, z.output, z.pad_lo) == (1, 1, 1, 0)
+        && g.is_flat()
         && g.dims.iter().all(|d| d.lhs_dilation == 1 && !d.reverse)
         && (g.in_spatial[2] == 1 || x.input == 1)
         && (g.w_spatial[2] == 1 || x.window == 1)

@@ -14,7 +14,7 @@
 //!
 //! An operand that is the same in every call (weights) is packed once, as a whole, where its owner keeps it ([`ready`]).
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::finish::Finish;
 use super::kernel::Kernel;
@@ -79,17 +79,10 @@ pub(crate) unsafe fn run<U: Unit, T: Scalar>(job: &Job<U, T>) -> Result<(), LibE
             }
             return Ok(());
         }
-        let failed = Mutex::new(None);
-        pool::parallel_for(job.batches, cost_ns(flops * job.batches as f64), &|batch| {
-            if let (Err(e), Ok(mut slot)) = (product(job, batch, 1, &kept), failed.lock()) {
-                slot.get_or_insert(e);
-            }
-        });
-        match failed.into_inner() {
-            Ok(Some(e)) => Err(e.into()),
-            _ => Ok(()),
-        }
+        let cost = cost_ns(flops * job.batches as f64);
+        pool::try_for(job.batches, cost, &|batch| product(job, batch, 1, &kept))?;
     }
+    Ok(())
 }
 
 pub(super) fn cost_ns(flops: f64) -> u64 {

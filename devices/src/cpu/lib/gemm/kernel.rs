@@ -119,8 +119,11 @@ const ROWS: u8 = 1;
 const ANY: u8 = 2;
 
 /// One step of k: the outer product of MR numbers of A, number r at `a[r] + at`, and NV vectors of B.
+///
+/// # Safety
+/// The addresses are live; the processor has the lane's instruction set.
 #[inline(always)]
-unsafe fn step<L: Lane, const MR: usize, const NV: usize>(
+pub(crate) unsafe fn step<L: Lane, const MR: usize, const NV: usize>(
     s: &mut [[L::V; NV]; MR],
     a: &[*const L::Unit; MR],
     at: isize,

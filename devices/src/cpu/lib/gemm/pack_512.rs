@@ -4,6 +4,7 @@
 //! are needed again soon would be gone by then. Lanes of rows along k are transposed 16×16 in registers; a row of a panel
 //! that is narrower than a vector is stored with a whole vector where the next row covers what is too much.
 
+use crate::cpu::lib::simd::transpose16;
 use std::arch::x86_64::*;
 
 /// Lines of a row that are asked for ahead of their use. They come to the L2 cache: where rows lie a power of two apart,
@@ -86,7 +87,7 @@ unsafe fn group(rows: &[*const u8; 16], next: isize, k: usize, width: usize, out
                 _mm_prefetch::<_MM_HINT_T1>(rows[r].wrapping_offset(more).cast());
                 t[r] = _mm512_maskz_loadu_ps(first(n), rows[r].add(4 * p).cast());
             }
-            let t = transpose16(&t);
+            transpose16(&mut t);
             let out = out.add(p * width);
             let exact = first(width);
             if n == 16 {
@@ -101,37 +102,6 @@ unsafe fn group(rows: &[*const u8; 16], next: isize, k: usize, width: usize, out
             }
         }
     }
-}
-
-/// Transposes a 16×16 block in registers.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn transpose16(r: &[__m512; 16]) -> [__m512; 16] {
-    let d = |x: __m512| _mm512_castps_pd(x);
-    let s = |x: __m512d| _mm512_castpd_ps(x);
-    // Within each quarter of the vectors: 4×4 blocks of rows 4i..4i+4.
-    let mut q = [_mm512_setzero_ps(); 16];
-    for i in 0..4 {
-        let [a, b, c, e] = [r[4 * i], r[4 * i + 1], r[4 * i + 2], r[4 * i + 3]];
-        let (ab, ab2) = (_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-        let (ce, ce2) = (_mm512_unpacklo_ps(c, e), _mm512_unpackhi_ps(c, e));
-        q[4 * i] = s(_mm512_unpacklo_pd(d(ab), d(ce)));
-        q[4 * i + 1] = s(_mm512_unpackhi_pd(d(ab), d(ce)));
-        q[4 * i + 2] = s(_mm512_unpacklo_pd(d(ab2), d(ce2)));
-        q[4 * i + 3] = s(_mm512_unpackhi_pd(d(ab2), d(ce2)));
-    }
-    // Quarters: column 4·quarter + c of rows 4i.. is quarter `quarter` of q[4i + c].
-    let mut t = [_mm512_setzero_ps(); 16];
-    for c in 0..4 {
-        let (x, y) = (_mm512_shuffle_f32x4::<0x88>(q[c], q[4 + c]), _mm512_shuffle_f32x4::<0xDD>(q[c], q[4 + c]));
-        let (z, w) =
-            (_mm512_shuffle_f32x4::<0x88>(q[8 + c], q[12 + c]), _mm512_shuffle_f32x4::<0xDD>(q[8 + c], q[12 + c]));
-        t[c] = _mm512_shuffle_f32x4::<0x88>(x, z);
-        t[8 + c] = _mm512_shuffle_f32x4::<0xDD>(x, z);
-        t[4 + c] = _mm512_shuffle_f32x4::<0x88>(y, w);
-        t[12 + c] = _mm512_shuffle_f32x4::<0xDD>(y, w);
-    }
-    t
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The work on one range of columns and one chunk of k: packing what is shared, then rectangles of C.
 
 use std::ops::Range;
-use std::sync::Mutex;
 
 use super::driver::{Job, cost_ns};
 use super::kernel::UNROLL;
@@ -120,18 +119,10 @@ impl<U: Unit, T: Scalar> Pass<'_, U, T> {
     /// Runs the tasks; their columns count from `jc`.
     pub(super) unsafe fn tasks(&self, list: &[Task]) -> Result<(), OutOfMemory> {
         let flops = 2.0 * self.job.m as f64 * self.nc as f64 * (self.cu * U::K) as f64;
-        let failed = Mutex::new(None);
-        pool::parallel_for(list.len(), cost_ns(flops), &|t| {
+        pool::try_for(list.len(), cost_ns(flops), &|t| {
             // SAFETY: tasks cover disjoint rectangles of C.
-            let done = unsafe { self.task(list[t].rows.clone(), list[t].cols.clone()) };
-            if let (Err(e), Ok(mut slot)) = (done, failed.lock()) {
-                slot.get_or_insert(e);
-            }
-        });
-        match failed.into_inner() {
-            Ok(Some(e)) => Err(e),
-            _ => Ok(()),
-        }
+            unsafe { self.task(list[t].rows.clone(), list[t].cols.clone()) }
+        })
     }
 
     /// Columns of a group of strips.

@@ -49,7 +49,6 @@ mod x86 {
     use crate::cpu::lib::view::{LibError, Ptr};
     use crate::cpu::pool;
     use std::arch::x86_64::*;
-    use std::sync::Mutex;
 
     /// A vector of dot-product terms of one element type.
     trait Dot {
@@ -431,8 +430,7 @@ mod x86 {
         // Multiples of every tile, small enough to spread.
         let part = (len / (4 * pool::num_threads())).clamp(120, 1008) / 24 * 24;
         let per = len.div_ceil(part);
-        let failed = Mutex::new(None);
-        pool::parallel_for(batches * per, cost, &|t| {
+        pool::try_for(batches * per, cost, &|t| {
             let (batch, p0) = (t / per, t % per * part);
             let w = part.min(len - p0);
             let [r0, rows, c0, cols] = if tall { [p0, w, 0, other] } else { [0, other, p0, w] };
@@ -442,25 +440,19 @@ mod x86 {
                     let p = c.wrapping_offset(r0 as isize * ld + c0 as isize);
                     f(batch, [r0, rows, c0, cols], p, ld);
                     finish.tile(p, ld, false, batch, r0, rows, c0, cols);
-                    return;
+                    return Ok(());
                 }
-                let r = scratch([0, 0, rows * cols * 4], |[_, _, s]| {
+                scratch([0, 0, rows * cols * 4], |[_, _, s]| {
                     let p = s.cast::<f32>();
                     if finish.accumulate {
                         finish.preload(p, cols, batch, r0, rows, c0, cols);
                     }
                     f(batch, [r0, rows, c0, cols], p, cols as isize);
                     finish.tile(p, cols as isize, true, batch, r0, rows, c0, cols);
-                });
-                if let (Err(e), Ok(mut slot)) = (r, failed.lock()) {
-                    slot.get_or_insert(e);
-                }
+                })
             }
-        });
-        match failed.into_inner() {
-            Ok(Some(e)) => Err(e.into()),
-            _ => Ok(()),
-        }
+        })?;
+        Ok(())
     }
 
     /// # Safety

@@ -8,7 +8,6 @@
 //! Rows are packed along all of k: each block of columns is finished at once, while its sums are in the cache.
 
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use super::driver::{cost_ns, flat_bytes};
@@ -137,9 +136,8 @@ impl Plan {
             .collect();
         let team = Team { plan: self, pass, homes };
         let flops = 2.0 * self.m as f64 * pass.nc as f64 * (pass.cu * U::K) as f64;
-        let failed = Mutex::new(None);
-        pool::parallel_for(self.blocks + self.threads, cost_ns(flops), &|t| {
-            let done = scratch(self.work(pass), |[room, _, sums]| {
+        pool::try_for(self.blocks + self.threads, cost_ns(flops), &|t| {
+            scratch(self.work(pass), |[room, _, sums]| {
                 // SAFETY: blocks and claims of homes cover disjoint rectangles of C.
                 unsafe {
                     if t < self.blocks {
@@ -148,15 +146,8 @@ impl Plan {
                         team.join(t - self.blocks, sums.cast());
                     }
                 }
-            });
-            if let (Err(e), Ok(mut slot)) = (done, failed.lock()) {
-                slot.get_or_insert(e);
-            }
-        });
-        match failed.into_inner() {
-            Ok(Some(e)) => Err(e),
-            _ => Ok(()),
-        }
+            })
+        })
     }
 }
 

@@ -5,9 +5,9 @@
 //! added up in order, and how many there are depends on sizes alone, so the result does not depend on the threads.
 
 use super::kernels::{Kernels, kernels};
-use super::pixels::Pixels;
-use super::{DOMAIN, STAGGER, flat, pays, plain};
-use crate::cpu::lib::conv::{Conv, ConvArray, Geometry};
+use super::pixels::{Layout, Pixels};
+use super::{DOMAIN, STAGGER, pays, pieces, plain};
+use crate::cpu::lib::conv::{Conv, Geometry};
 use crate::cpu::lib::copy::copy;
 use crate::cpu::lib::elem::Elem;
 use crate::cpu::lib::gemm::kernel::{self, Kernel};
@@ -26,10 +26,10 @@ const PART: usize = 256;
 
 /// Whether this form is the one to use.
 pub(in super::super) fn fits(c: &Conv, g: &Geometry) -> bool {
-    let [z, y, x] = &g.dims;
+    let [_, y, x] = &g.dims;
     c.output.elem != Elem::F64
         && g.groups == 1
-        && flat(z)
+        && g.is_flat()
         && [y, x].iter().all(|d| plain(d) && d.output == 3)
         && pays(c.in_features, [y.window, x.window], c.batch, c.out_features, false)
         && c.in_features * y.window.div_ceil(2) * x.window.div_ceil(2) >= TILES
@@ -92,70 +92,35 @@ impl<'a> Plan<'a> {
 
     /// Part `part` of the sums of a block.
     unsafe fn sum(&self, block_i: usize, block_o: usize, part: usize, sums: *mut f32) -> Result<(), LibError> {
-        let c = self.c;
+        let (c, g) = (self.c, self.g);
         let all = c.in_features * self.ty;
         let (first, last) = (all * part / self.parts, all * (part + 1) / self.parts);
         let (i0, o0) = (block_i * self.ci, block_o * self.co);
         let (ni, no) = (self.ci.min(c.batch - i0), self.co.min(c.out_features - o0));
-        let [y, x] = [self.g.dims[1], self.g.dims[2]];
+        let [_, y_dim, x_dim] = &g.dims;
+        let (input, dy) = (i0 as isize * c.input.major, o0 as isize * c.weight.major);
+        let x_strides = [g.in_spatial[1], g.in_spatial[2], c.input.major];
+        let d_strides = [g.w_spatial[1], g.w_spatial[2], c.weight.major];
+        let vector = self.ks.lanes;
+        let v_layout = Layout { tile: self.ci, vector, position: self.in_step };
+        let z_layout = Layout { tile: self.co, vector, position: self.out_step };
         scratch(self.task_bytes(), |[pixels, v, z]| {
             let (pixels, v, z) = (pixels.cast::<f32>(), v.cast::<f32>(), z.cast::<f32>());
             for r0 in (first..last).step_by(self.rows) {
                 let r1 = last.min(r0 + self.rows);
-                let mut at = r0;
-                while at < r1 {
-                    let (image, row) = (at / self.ty, at % self.ty);
-                    let rows = (self.ty - row).min(r1 - at);
-                    let before = (at - r0) * self.tx;
+                for p in pieces(r0..r1, self.ty) {
+                    let (image, top) = (p.image as isize, 2 * p.first as isize);
+                    let (tiles, before) = ([p.rows, self.tx], p.before * self.tx);
+                    let (x0, d0) = (input + image * c.input.minor, dy + image * c.weight.minor);
+                    let x = Pixels::new(&c.input, x0, x_strides, [y_dim.input, x_dim.input], ni);
+                    let d = Pixels::new(&c.weight, d0, d_strides, [y_dim.window, x_dim.window], no);
+                    let (v, z) = (v.wrapping_add(before * self.ci), z.wrapping_add(before * self.co));
+                    let at = [top - y_dim.pad_lo, -x_dim.pad_lo];
                     // SAFETY: existing features and images; the buffers have room.
                     unsafe {
-                        let side = |a: &ConvArray, strides: &[isize; 3], f0: usize, n: usize, sizes| Pixels {
-                            ptr: Ptr(Ptr(a.ptr)
-                                .at::<u8>((f0 as isize * a.major + image as isize * a.minor) * a.elem.size() as isize)),
-                            elem: a.elem,
-                            sizes,
-                            strides: [strides[1], strides[2], a.major],
-                            channels: n,
-                        };
-                        let (lines, columns, top) = (2 * rows, 2 * self.tx, 2 * row as isize);
-                        side(&c.input, &self.g.in_spatial, i0, ni, [y.input, x.input]).fill(
-                            [top - y.pad_lo, -x.pad_lo],
-                            [lines + 2, columns + 2],
-                            self.ci,
-                            pixels,
-                        )?;
-                        for r in 0..rows {
-                            let (from, to) =
-                                (pixels.add(2 * r * (columns + 2) * self.ci), v.add((before + r * self.tx) * self.ci));
-                            for f in (0..self.ci).step_by(self.ks.lanes) {
-                                let row = (columns + 2) * self.ci;
-                                (self.ks.input)(from.add(f), row, self.ci, self.tx, to.add(f), self.ci, self.in_step);
-                            }
-                        }
-                        side(&c.weight, &self.g.w_spatial, o0, no, [y.window, x.window]).fill(
-                            [top, 0],
-                            [lines, columns],
-                            self.co,
-                            pixels,
-                        )?;
-                        for r in 0..rows {
-                            let (from, to) =
-                                (pixels.add(2 * r * columns * self.co), z.add((before + r * self.tx) * self.co));
-                            for f in (0..self.co).step_by(self.ks.lanes) {
-                                let row = columns * self.co;
-                                (self.ks.gradient)(
-                                    from.add(f),
-                                    row,
-                                    self.co,
-                                    self.tx,
-                                    to.add(f),
-                                    self.co,
-                                    self.out_step,
-                                );
-                            }
-                        }
+                        x.transform(self.ks.input, at, tiles, 2, self.ci, pixels, v, &v_layout)?;
+                        d.transform(self.ks.gradient, [top, 0], tiles, 0, self.co, pixels, z, &z_layout)?;
                     }
-                    at += rows;
                 }
                 for position in 0..DOMAIN {
                     let panels = Panels {

@@ -27,9 +27,10 @@ use crate::cpu::pool;
 use crate::kept::{Form, Keep, Kept};
 pub(super) use gradient::{fits as fits_gradient, run as run_gradient, work_bytes as gradient_bytes};
 use kernels::{Kernels, kernels};
-use pixels::Pixels;
+use pixels::{Layout, Pixels};
 use product::{Products, products};
 use smallvec::SmallVec;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 /// Positions of the domain.
@@ -83,16 +84,12 @@ fn plain(d: &ConvDim) -> bool {
     (d.stride, d.lhs_dilation, d.rhs_dilation, d.reverse) == (1, 1, 1, false)
 }
 
-fn flat(z: &ConvDim) -> bool {
-    (z.input, z.window, z.output, z.pad_lo) == (1, 1, 1, 0)
-}
-
 /// Whether this form is the one to use.
 pub(super) fn fits(c: &Conv, g: &Geometry) -> bool {
-    let [z, y, x] = &g.dims;
+    let [_, y, x] = &g.dims;
     c.output.elem != Elem::F64
         && c.batch_groups == 1
-        && flat(z)
+        && g.is_flat()
         && [y, x].iter().all(|d| plain(d) && d.window == 3)
         && pays(g.n, [y.output, x.output], g.gi, g.go, true)
 }
@@ -125,12 +122,19 @@ unsafe impl Sync for Plan<'_> {}
 /// Rows of tiles of one image.
 #[derive(Clone, Copy)]
 struct Piece {
-    group: usize,
     image: usize,
     first: usize,
     rows: usize,
-    /// Tiles of the task before it.
+    /// Rows that come before it in the range that it is a piece of.
     before: usize,
+}
+
+/// A range of the rows of all images, of `each` rows, by images.
+fn pieces(range: Range<usize>, each: usize) -> impl Iterator<Item = Piece> {
+    (range.start / each..range.end.div_ceil(each)).map(move |image| {
+        let (from, to) = (range.start.max(image * each), range.end.min((image + 1) * each));
+        Piece { image, first: from - image * each, rows: to - from, before: from - range.start }
+    })
 }
 
 /// # Safety
@@ -258,37 +262,33 @@ impl<'a> Plan<'a> {
         let cost = (DOMAIN * all * self.tx * g.gi) as f64 * self.c.out_features as f64 / 30.0;
         pool::try_for(self.count(), cost as u64, &|t| {
             let (group, first) = (t / bands, t % bands * self.rows);
-            let last = (first + self.rows).min(all);
-            let mut pieces: SmallVec<[Piece; 8]> = SmallVec::new();
-            let mut at = first;
-            while at < last {
-                let (image, row) = (at / self.ty, at % self.ty);
-                let rows = (self.ty - row).min(last - at);
-                pieces.push(Piece { group, image, first: row, rows, before: (at - first) * self.tx });
-                at += rows;
-            }
+            let rows = first..(first + self.rows).min(all);
             scratch(bytes, |[pixels, tiles, sums]| {
                 // SAFETY: tasks write disjoint outputs; the buffers have room.
-                unsafe { self.task(&pieces, (last - first) * self.tx, pixels.cast(), tiles.cast(), sums.cast()) }
+                unsafe { self.task(group, rows, pixels.cast(), tiles.cast(), sums.cast()) }
             })?
         })
     }
 
     unsafe fn task(
         &self,
-        pieces: &[Piece],
-        tiles: usize,
+        group: usize,
+        rows: Range<usize>,
         pixels: *mut f32,
         v: *mut f32,
         m: *mut f32,
     ) -> Result<(), LibError> {
-        let g = self.g;
-        let group = pieces[0].group;
-        // Elements of a vector of channels of all tiles.
-        let tile = tiles * self.ks.lanes;
-        for p in pieces {
+        let (c, g, lanes) = (self.c, self.g, self.ks.lanes);
+        let tiles = rows.len() * self.tx;
+        let layout = Layout { tile: lanes, vector: tiles * lanes, position: self.in_step };
+        let strides = [g.in_spatial[1], g.in_spatial[2], c.input.minor];
+        for p in pieces(rows.clone(), self.ty) {
+            let at = [2 * p.first as isize - g.dims[1].pad_lo, -g.dims[2].pad_lo];
+            let offset = p.image as isize * c.input.major + (group * g.gi) as isize * c.input.minor;
+            let image = Pixels::new(&c.input, offset, strides, [g.dims[1].input, g.dims[2].input], g.gi);
+            let to = v.wrapping_add(p.before * self.tx * lanes);
             // SAFETY: the piece's pixels fit the buffer, and its tiles that of the tiles.
-            unsafe { self.to_domain(p, tile, pixels, v)? };
+            unsafe { image.transform(self.ks.input, at, [p.rows, self.tx], 2, self.wide, pixels, to, &layout)? };
         }
         for f0 in (0..g.go).step_by(self.some) {
             let n = self.some.min(g.go - f0);
@@ -297,39 +297,11 @@ impl<'a> Plan<'a> {
                 let (a, c) =
                     (v.wrapping_add(position * self.in_step).cast_const(), m.wrapping_add(position * self.out_step));
                 // SAFETY: the tiles' inputs, the panels of weights, and sums with room for whole panels.
-                unsafe { self.products.run(self.wide / self.ks.lanes, (a, tile, tiles), b, (c, self.some, n)) };
+                unsafe { self.products.run(self.wide / lanes, (a, layout.vector, tiles), b, (c, self.some, n)) };
             }
-            for p in pieces {
+            for p in pieces(rows.clone(), self.ty) {
                 // SAFETY: the piece's outputs; its pixels fit the buffer.
-                unsafe { self.from_domain(p, (f0, n), pixels, m)? };
-            }
-        }
-        Ok(())
-    }
-
-    /// Copies a piece's pixels and transforms its tiles.
-    unsafe fn to_domain(&self, p: &Piece, step: usize, pixels: *mut f32, v: *mut f32) -> Result<(), LibError> {
-        let (c, g) = (self.c, self.g);
-        let at = p.image as isize * c.input.major + (p.group * g.gi) as isize * c.input.minor;
-        let image = Pixels {
-            ptr: Ptr(Ptr(c.input.ptr).at::<u8>(at * c.input.elem.size() as isize)),
-            elem: c.input.elem,
-            sizes: [g.dims[1].input, g.dims[2].input],
-            strides: [g.in_spatial[1], g.in_spatial[2], c.input.minor],
-            channels: g.gi,
-        };
-        let pads = [g.dims[1].pad_lo, g.dims[2].pad_lo];
-        let (lines, columns) = (2 * p.rows + 2, 2 * self.tx + 2);
-        let (row, lanes) = (columns * self.wide, self.ks.lanes);
-        // SAFETY: the caller's buffers.
-        unsafe {
-            image.fill([2 * p.first as isize - pads[0], -pads[1]], [lines, columns], self.wide, pixels)?;
-            for r in 0..p.rows {
-                let to = v.add((p.before + r * self.tx) * lanes);
-                for f in 0..self.wide / lanes {
-                    let from = pixels.add(2 * r * row + f * lanes);
-                    (self.ks.input)(from, row, self.wide, self.tx, to.add(f * step), lanes, self.in_step);
-                }
+                unsafe { self.from_domain(group, &p, (f0, n), pixels, m)? };
             }
         }
         Ok(())
@@ -338,6 +310,7 @@ impl<'a> Plan<'a> {
     /// Transforms the sums of `n` features from `f0` on of a piece back and hands its outputs on.
     unsafe fn from_domain(
         &self,
+        group: usize,
         p: &Piece,
         (f0, n): (usize, usize),
         pixels: *mut f32,
@@ -347,7 +320,7 @@ impl<'a> Plan<'a> {
         let (height, width) = (g.dims[1].output, g.dims[2].output);
         let first = 2 * p.first;
         let lines = (2 * p.rows).min(height - first);
-        let feature = p.group * g.go + f0;
+        let feature = group * g.go + f0;
         let at = p.image as isize * o.major + feature as isize * o.minor + first as isize * g.out_spatial[1];
         let out = Ptr(o.ptr).at::<u8>(at * o.elem.size() as isize);
         let out_strides = [g.out_spatial[1], g.out_spatial[2], o.minor];
@@ -362,7 +335,7 @@ impl<'a> Plan<'a> {
         let mut finite = 0.0f32;
         for r in 0..p.rows {
             for f in (0..n).step_by(self.ks.lanes) {
-                let from = m.wrapping_add((p.before + r * self.tx) * self.some + f);
+                let from = m.wrapping_add((p.before + r) * self.tx * self.some + f);
                 let to = to.wrapping_offset(2 * r as isize * strides[0] + f as isize);
                 let (row, pixel) = (strides[0] as usize, strides[1] as usize);
                 // SAFETY: the piece's sums, and its outputs or the buffer's pixels.
@@ -372,7 +345,7 @@ impl<'a> Plan<'a> {
         // SAFETY: the caller's contract.
         unsafe {
             if finite != 0.0 {
-                self.exact(p, (f0, n), lines, to, strides)?;
+                self.exact(group, p, (f0, n), lines, to, strides)?;
             }
             let dims = [lines, width, n];
             let held = View::new(pixels.cast(), Elem::F32, &dims, &strides);
@@ -396,7 +369,7 @@ impl<'a> Plan<'a> {
                         epilogue(&Tile {
                             ptr: pixels.wrapping_offset((b * each) as isize * strides[0]).cast(),
                             ld: self.some as isize,
-                            batch: p.group,
+                            batch: group,
                             row0: (p.image * height + first + b * each) * width,
                             col0: f0,
                             rows: each * width,
@@ -415,6 +388,7 @@ impl<'a> Plan<'a> {
     /// A piece's outputs by the general product, to f32 with the given strides of line, column and feature.
     unsafe fn exact(
         &self,
+        group: usize,
         p: &Piece,
         (f0, n): (usize, usize),
         lines: usize,
@@ -426,8 +400,8 @@ impl<'a> Plan<'a> {
         let pad_lo = y.pad_lo - 2 * p.first as isize;
         let pad_hi = (lines + 2) as isize - pad_lo - y.input as isize;
         let dims = [ConvDim { output: lines, pad_lo, pad_hi, ..y }, x];
-        let from = p.image as isize * c.input.major + (p.group * g.gi) as isize * c.input.minor;
-        let weight = (p.group * g.go + f0) as isize * c.weight.major;
+        let from = p.image as isize * c.input.major + (group * g.gi) as isize * c.input.minor;
+        let weight = (group * g.go + f0) as isize * c.weight.major;
         let shifted = |a: &ConvArray, by: isize| Ptr(a.ptr).at::<u8>(by * a.elem.size() as isize);
         let part = Conv {
             batch: 1,

@@ -1,5 +1,7 @@
-//! Images as pixels: [line][column][channel] of f32 with padding written out.
+//! Images as pixels: [line][column][channel] of f32 with padding written out, and their way to the domain.
 
+use super::kernels::{Into, kernels};
+use crate::cpu::lib::conv::ConvArray;
 use crate::cpu::lib::copy::copy;
 use crate::cpu::lib::elem::Elem;
 use crate::cpu::lib::view::{LibError, Ptr, View};
@@ -7,28 +9,67 @@ use crate::cpu::lib::view::{LibError, Ptr, View};
 /// Some channels of an image.
 pub(super) struct Pixels {
     /// The first channel's first pixel.
-    pub(super) ptr: Ptr,
-    pub(super) elem: Elem,
+    ptr: Ptr,
+    elem: Elem,
     /// Lines and columns.
-    pub(super) sizes: [usize; 2],
+    sizes: [usize; 2],
     /// Elements between lines, columns and channels.
-    pub(super) strides: [isize; 3],
-    pub(super) channels: usize,
+    strides: [isize; 3],
+    channels: usize,
+}
+
+/// Where tiles lie in the domain: elements between tiles, vectors of channels and positions.
+pub(super) struct Layout {
+    pub(super) tile: usize,
+    pub(super) vector: usize,
+    pub(super) position: usize,
 }
 
 impl Pixels {
+    /// Of `a`, from element `offset` on.
+    pub(super) fn new(a: &ConvArray, offset: isize, strides: [isize; 3], sizes: [usize; 2], channels: usize) -> Pixels {
+        let ptr = Ptr(Ptr(a.ptr).at::<u8>(offset * a.elem.size() as isize));
+        Pixels { ptr, elem: a.elem, sizes, strides, channels }
+    }
+
+    /// Transforms rows of tiles. A tile is made of two lines and columns, the first tile's from `first` on, and `around`
+    /// more; `wide`: channels with the last vector full. The pixels go through `room`.
+    ///
+    /// # Safety
+    /// As [`Pixels::fill`]; the kernel is of the present level, and `to` has room for the tiles.
+    pub(super) unsafe fn transform(
+        &self,
+        kernel: Into,
+        first: [isize; 2],
+        [rows, tiles]: [usize; 2],
+        around: usize,
+        wide: usize,
+        room: *mut f32,
+        to: *mut f32,
+        layout: &Layout,
+    ) -> Result<(), LibError> {
+        let (lines, columns) = (2 * rows + around, 2 * tiles + around);
+        let (row, lanes) = (columns * wide, kernels().lanes);
+        // SAFETY: the caller's buffers.
+        unsafe {
+            self.fill(first, [lines, columns], wide, room)?;
+            for r in 0..rows {
+                for v in 0..wide / lanes {
+                    let from = room.add(2 * r * row + v * lanes);
+                    let to = to.add(r * tiles * layout.tile + v * layout.vector);
+                    kernel(from, row, wide, tiles, to, layout.tile, layout.position);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Copies `count` lines and columns from `first` on; what lies outside the image, and the channels up to `wide`, are
     /// zeros.
     ///
     /// # Safety
     /// The image is live memory, and `to` has room.
-    pub(super) unsafe fn fill(
-        &self,
-        first: [isize; 2],
-        count: [usize; 2],
-        wide: usize,
-        to: *mut f32,
-    ) -> Result<(), LibError> {
+    unsafe fn fill(&self, first: [isize; 2], count: [usize; 2], wide: usize, to: *mut f32) -> Result<(), LibError> {
         // What of the copy is image: begin and end.
         let inside = |d: usize| {
             let at = |n: isize| n.clamp(0, count[d] as isize) as usize;
