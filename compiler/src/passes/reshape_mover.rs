@@ -9,7 +9,8 @@
 //! ```
 //! Every reshape says how dimensions of one value are products of dimensions of another. Dimensions through which an
 //! index passes unchanged are one *class* (union-find over [`relations`]); a class that some reshape splits is split
-//! everywhere, and dimensions of size 1 are dropped everywhere but where a convolution's result has them ([`Classes::keep`]). Afterwards all that is left of most reshapes is nothing;
+//! everywhere, and dimensions of size 1 are dropped everywhere but where a convolution's result has them
+//! ([`Classes::keep`]). Afterwards all that is left of most reshapes is nothing;
 //! the rest stand next to ops that take dimensions as recorded, where they rename memory and move nothing. Joining the
 //! pieces that nobody tells apart is left to the kernels, one by one (`fusion::collapse`).
 //!

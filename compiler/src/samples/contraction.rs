@@ -106,7 +106,8 @@ fn convs() -> Vec<Conv> {
         conv("transposed", 1, (2, 3), &[4], &[WindowDim { base_dilation: 2, reversed: true, ..w(3, 1, 2) }], (1, 1)),
         conv("negative padding", 1, (2, 3), &[7], &[WindowDim { pad_lo: -1, pad_hi: -2, ..w(2, 1, 0) }], (1, 1)),
         conv("uneven padding", 1, (2, 3), &[5], &[WindowDim { pad_lo: 0, pad_hi: 3, ..w(3, 2, 0) }], (1, 1)),
-        // Enough features for Winograd's form, forward, as an input gradient and as a weight gradient (whose features are images).
+        // Enough features for Winograd's form, forward, as an input gradient and as a weight gradient (whose features are
+        // images).
         conv("3x3 of many features", 2, (16, 20), &[6, 7], &[w(3, 1, 1), w(3, 1, 1)], (1, 1)),
         conv("3x3 backwards", 2, (20, 16), &[6, 7], &[WindowDim { reversed: true, ..w(3, 1, 1) }; 2], (1, 1)),
         conv("3x3 weight gradient", 16, (6, 20), &[6, 7], &[w(6, 1, 1), w(7, 1, 1)], (1, 1)),

@@ -1,7 +1,7 @@
 //! What a convolution takes in each order of dimensions: rates of the CPU's kernels, measured with `library_bench conv`
 //! (figures in docs/compiler.md).
 use crate::cost::DeviceModel;
-use crate::ir::{Attrs, DType, Graph, Inst, WindowDim};
+use crate::ir::{Attrs, DType, Graph, Inst};
 
 /// Share of the multiply-add peak that products on packed operands reach.
 const PRODUCT: f64 = 0.95;
@@ -16,8 +16,8 @@ const GATHER_PLANES: f64 = 0.8;
 /// outputs, in channels first, which are turned, and in channels last.
 const TRANSFORM_FIRST: f64 = 110.0;
 const TRANSFORM_LAST: f64 = 75.0;
-/// The same for the weight of two features, once for all tiles; a gradient has none. (Kept ones cost nothing, others four times
-/// this.)
+/// The same for the weight of two features, once for all tiles; a gradient has none. (Kept ones cost nothing, others four
+/// times this.)
 const TRANSFORM_WEIGHTS: f64 = 80.0;
 /// Fewest features of either side.
 const TRANSFORM_FEATURES: i64 = 12;
@@ -69,23 +69,17 @@ impl Conv {
         };
         let at = |dims: &[i64], i: i64| dims[i as usize];
         let go = at(&out.dims, d.output_feature) / feature_groups.max(&1);
+        let outputs: Vec<i64> = d.output_spatial.iter().map(|&s| at(&out.dims, s)).collect();
+        let sizes: Vec<i64> = window.iter().map(|w| w.size).collect();
         // Of a weight gradient, the window is the gradient's image and the result's positions are the taps.
-        let (rows, taps): (Vec<i64>, i64) = if gradient {
-            (window.iter().map(|w| w.size).collect(), d.output_spatial.iter().map(|&s| at(&out.dims, s)).product())
-        } else {
-            (d.output_spatial.iter().map(|&s| at(&out.dims, s)).collect(), window.iter().map(|w| w.size).product())
-        };
+        let (rows, taps) = if gradient { (sizes, outputs) } else { (outputs, sizes) };
         let dilation = window.iter().map(|w| w.base_dilation).max().unwrap_or(1);
         let features =
             if gradient { at(&x.dims, d.input_batch) } else { at(&x.dims, d.input_feature) / feature_groups };
-        let taps_of: Vec<i64> = if gradient {
-            d.output_spatial.iter().map(|&s| at(&out.dims, s)).collect()
-        } else {
-            window.iter().map(|w| w.size).collect()
-        };
-        let plain = |w: &&WindowDim| w.stride == 1 && w.base_dilation == 1 && w.window_dilation == 1;
-        let tiled = taps_of == [3, 3]
-            && window.iter().filter(plain).count() == 2
+        let strided = window.iter().any(|w| w.stride > 1 || w.window_dilation > 1);
+        let tiled = taps == [3, 3]
+            && !strided
+            && dilation == 1
             && rows.iter().all(|&n| n >= 3)
             && features.min(go) >= TRANSFORM_FEATURES
             && out.dtype != DType::F64
@@ -96,10 +90,10 @@ impl Conv {
             uses: go as f64,
             features,
             groups: *feature_groups,
-            taps,
+            taps: taps.iter().product(),
             width: rows.last().map_or(1, |w| (w + dilation - 1) / dilation),
             positions: rows.iter().product(),
-            strided: window.iter().any(|w| w.stride > 1 || w.window_dilation > 1),
+            strided,
             dilated: dilation > 1,
             gradient,
             tiled: tiled.then_some(filled),
